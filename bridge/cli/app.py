@@ -113,11 +113,15 @@ def dev(
 
     Not for production: one broker, no replication, no security, bound to loopback.
     """
+    from bridge.config.kafka_config import Connection
     from bridge.dev.embedded_kafka import EmbeddedKafka
+    from bridge.kafka import ConfluentTopics, Retrier
 
     with EmbeddedKafka(folder, port=port) as kafka:
-        if topic:
-            _make_topics(kafka.bootstrap_servers, topic)
+        topics = ConfluentTopics(Connection(kafka.bootstrap_servers), Retrier())
+        for name in topic or ():
+            if topics.partitions(name) is None:
+                topics.create(name, 1, 1, {})
         ended = threading.Event()
         # SIGINT too: a shell starts a background command with SIGINT ignored
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -125,17 +129,6 @@ def dev(
         typer.echo(f"Kafka is ready at {kafka.bootstrap_servers}; Ctrl-C ends it")
         ended.wait()
         typer.echo("ending")
-
-
-def _make_topics(bootstrap_servers: str, names: list[str]) -> None:
-    """Create the missing topics, with one partition each."""
-    from bridge.config.kafka_config import Connection
-    from bridge.kafka import ConfluentTopics, Retrier
-
-    topics = ConfluentTopics(Connection(bootstrap_servers), Retrier())
-    for name in names:
-        if topics.partitions(name) is None:
-            topics.create(name, 1, 1, {})
 
 
 def _register_spark_job(name: str, module: str, summary: str) -> None:

@@ -7,6 +7,7 @@ bridge starts meanwhile. A running bridge holds the exclusive lock: then its sto
 """
 
 import fcntl
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -57,17 +58,12 @@ def locked_stores(
 
 def _stores(folder: Path) -> list[tuple[TimerPartition, Path]]:
     for places in ([folder], folder.glob("*"), [*folder.glob("*/*"), *folder.glob(f"{OF_WORKER}*/*/*")]):
-        found = [path for path in places if any((path / name).exists() for name in _OF_A_STORE)]
+        found = [(path.resolve(), path) for path in places if any((path / name).exists() for name in _OF_A_STORE)]
+        if strange := next((full for full, _ in found if not full.name.isdigit()), None):
+            raise SettingsError(f"{strange} is not the folder of a partition: its name is not a number")
         if found:
-            return sorted((_partition(path), path) for path in found)
+            return sorted((TimerPartition(full.parent.name, int(full.name)), path) for full, path in found)
     raise SettingsError(f"no store in {folder}: give the bridge's --data-dir, or a folder in it")
-
-
-def _partition(path: Path) -> TimerPartition:
-    path = path.resolve()
-    if not path.name.isdigit():
-        raise SettingsError(f"{path} is not the folder of a partition: its name is not a number")
-    return TimerPartition(path.parent.name, int(path.name))
 
 
 @contextmanager
@@ -90,14 +86,6 @@ def store_errors(path: Path) -> Iterator[None]:
         raise BridgeError(f"{error.filename}: {error.strerror}: run as the user that the bridge runs as") from error
 
 
-def _newest(stores: Iterable[tuple[TimerPartition, Path]]) -> dict[TimerPartition, Path]:
-    """Return the newest store of each partition. Several workers have one if the partition has moved."""
-    found: dict[TimerPartition, list[Path]] = {}
-    for partition, path in stores:
-        found.setdefault(partition, []).append(path)
-    return {partition: paths[0] if len(paths) == 1 else max(paths, key=_age) for partition, paths in found.items()}
-
-
 def _age(path: Path) -> Age:
     """Return the age of a store; the lowest one if it has no checkpoint that can be read."""
     file = path / NAME
@@ -110,10 +98,14 @@ def for_each_store(
 ) -> list[TimerPartition]:
     """Call `look` for each store that is not empty. Return those that cannot be read: they have no checkpoint yet.
 
-    A store that was not closed cleanly gets a note on stderr, because what came after its checkpoint is not read.
+    If several workers have a store of a partition, which has moved, the newest is read. A store that was not closed
+    cleanly gets a note on stderr, because what came after its checkpoint is not read.
     """
-    unfinished = []
-    for partition, path in _newest(stores).items():
+    unfinished, found = [], defaultdict[TimerPartition, list[Path]](list)
+    for partition, path in stores:
+        found[partition].append(path)
+    for partition, paths in found.items():
+        path = paths[0] if len(paths) == 1 else max(paths, key=_age)
         try:
             with store_errors(path), StoppedStore(ReadOnlyDisk(path)) as store:
                 if not store.closed:

@@ -153,10 +153,8 @@ def pending(
         act_on(select, _urls(url, http_port), token_file, actions[0] if actions else None, more, apply=apply)
         return
     if actions or apply:
-        raise SettingsError(
-            "--cancel, --move-by, --release, --pause, --resume and --apply act on what --select names: give it, such as"
-            " --select topic=orders"
-        )
+        text = "--cancel, --move-by, --release, --pause, --resume and --apply act on what --select names"
+        raise SettingsError(f"{text}: give it, such as --select topic=orders")
     source = _source(url, http_port, data_dir, token_file)
     if id_ is not None:
         _show_named(source, id_, as_json=as_json)
@@ -193,10 +191,9 @@ def _unread_text(source: RunningInstances | StoppedBridge) -> str:
 
 
 def _refuse_beside_select(given: Mapping[str, object]) -> None:
-    """Refuse options that --select would ignore. Raises SettingsError."""
-    for name, value in given.items():
-        if value is not None:
-            raise SettingsError(f"--{name}: leave it out if --select is given: {_INSTEAD[name]}")
+    """Raise SettingsError for options that --select would ignore."""
+    for name in [name for name, value in given.items() if value is not None]:
+        raise SettingsError(f"--{name}: leave it out if --select is given: {_INSTEAD[name]}")
 
 
 def _source(
@@ -216,16 +213,12 @@ def _urls(url: list[str] | None, http_port: int | None) -> list[str]:
     """Return `url`, else that of the bridge on this machine if its port is given."""
     if url:
         return url
-    port = _port_of_environment() if http_port is None else http_port
-    return [f"http://127.0.0.1:{port}"] if port else []
-
-
-def _port_of_environment() -> int | None:
-    port = from_environment(os.environ).get("http_port")
+    in_environment = from_environment(os.environ).get("http_port")
     try:
-        return int(str(port)) if port else None
+        port = http_port if http_port is not None else int(str(in_environment or 0))
     except ValueError:
-        raise SettingsError(f"{_HTTP_PORT} is {port!r}: give a port, such as 8321") from None
+        raise SettingsError(f"{_HTTP_PORT} is {in_environment!r}: give a port, such as 8321") from None
+    return [f"http://127.0.0.1:{port}"] if port else []
 
 
 # -- output
@@ -233,9 +226,8 @@ def _port_of_environment() -> int | None:
 
 def _show(found: Pending, console: Console) -> None:
     partitions = ", ".join(f"{partition} {count}" for partition, count in found.shards.items())
-    console.print(
-        f"{found.pending} pending at {instant_text(found.at_ms)}; by partition: {escaped(partitions or 'none')}"
-    )
+    at = instant_text(found.at_ms)
+    console.print(f"{found.pending} pending at {at}; by partition: {escaped(partitions or 'none')}")
     if not found.topics:
         return
     console.print(f"next due: {_due_text(found.next_due())}")

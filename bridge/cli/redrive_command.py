@@ -28,10 +28,41 @@ commands = typer.Typer()
 
 @dataclass(frozen=True, kw_only=True)
 class MarkOptions(ClusterOptions):
-    """The bridge's group, and the topic of marks."""
+    """The bridge's group, the topic of marks, and what is done with the plan."""
 
     group: Annotated[str | None, Option(help="The bridge's group; timer-bridge if not given.")] = None
     resent_topic: Annotated[str | None, Option(help="The topic of marks; timer.resent if not given.")] = None
+
+    apply: Annotated[bool, Option("--apply", help="Send them. Without it, only say what would be sent.")] = False
+    as_json: Annotated[bool, Option("--json", help="As JSON.")] = False
+
+    def run(
+        self, work: "ConfluentRedrive", settings: Settings, look: Callable[[], RedrivePlan], limit: int | None = None
+    ) -> None:
+        """Show what `look` returns, and with `apply` send it."""
+        sent, sent_records = None, list[Parked]()
+        if self.apply:
+            work.begin(settings.replication_factor)
+        found = look()
+        found.limit_to(limit)
+        if self.apply:
+            try:
+                sent = work.apply(found.selected, sent_records.extend)
+            except BridgeError:
+                typer.echo(f"{len(sent_records)} of {len(found.selected)} sent before the error", err=True)
+                raise
+        for note in found.notes:
+            typer.echo(escaped(note), err=True)
+        if self.as_json:
+            typer.echo(json.dumps(_plan_json(found, sent), indent=2))
+        else:
+            _show(found, sent, settings)
+        if sent is not None and sent.refused:
+            record, why = sent.refused[0]
+            raise BridgeError(
+                f"{len(sent.refused)} were not sent, as {record.partition.topic} does not take them ({why}); the first"
+                f" is at {record.place}/{record.offset}: fix the topic, then run it again"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +94,6 @@ def redrive(
     ] = None,
     to: Annotated[str | None, Option(help="Rejected before: ISO 8601 with a zone, or epoch ms.")] = None,
     limit: Annotated[int | None, Option(min=1, help="Most records to send.")] = None,
-    apply: Annotated[bool, Option("--apply", help="Send them. Without it, only say what would be sent.")] = False,
-    as_json: Annotated[bool, Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Send rejected records again, from the rejected topic to their timer topic. By default, only list them.
 
@@ -86,7 +115,7 @@ def redrive(
         to_ms=None if to is None else instant_ms("--to", to),
     )
     with closing(ConfluentRedrive.of(settings)) as work:
-        _run(work, lambda: work.look(selection), settings, limit=limit, apply=apply, as_json=as_json)
+        chosen.run(work, settings, lambda: work.look(selection), limit)
 
 
 @commands.command(
@@ -99,8 +128,6 @@ def adopt(
     mirror: Annotated[str, Argument(metavar="MIRROR", help="The mirror of the lost cluster's timer topic.")],
     due_from: Annotated[str, Option(help="Timers due earlier have left: ISO 8601 with a zone, or epoch ms.")],
     prefix: Annotated[str, Option(help="Prefix of the names of mirrored topics; '' if there is none.")],
-    apply: Annotated[bool, Option("--apply", help="Send them. Without it, only say what would be sent.")] = False,
-    as_json: Annotated[bool, Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Send timers that were pending in a lost cluster, from mirrors of its topics. By default, only count them.
 
@@ -115,53 +142,16 @@ def adopt(
         raise SettingsError(f"{mirror}: name a mirror that begins with --prefix, and is not the timer topic itself")
     source = Mirror(mirror, prefix, timer_topic, instant_ms("--due-from", due_from))
     with closing(ConfluentAdoption.of(settings)) as work:
-        _run(work, lambda: work.look_at(source), settings, limit=None, apply=apply, as_json=as_json)
-
-
-def _run(
-    work: "ConfluentRedrive",
-    look: Callable[[], RedrivePlan],
-    settings: Settings,
-    *,
-    limit: int | None,
-    apply: bool,
-    as_json: bool,
-) -> None:
-    """Show what `look` returns, and with `apply` send it."""
-    sent, sent_records = None, list[Parked]()
-    if apply:
-        work.begin(settings.replication_factor)
-    found = look()
-    found.limit_to(limit)
-    if apply:
-        try:
-            sent = work.apply(found.selected, sent_records.extend)
-        except BridgeError:
-            typer.echo(f"{len(sent_records)} of {len(found.selected)} sent before the error", err=True)
-            raise
-    for note in found.notes:
-        typer.echo(escaped(note), err=True)
-    if as_json:
-        typer.echo(json.dumps(_plan_json(found, sent), indent=2))
-    else:
-        _show(found, sent, settings)
-    if sent is not None and sent.refused:
-        record, why = sent.refused[0]
-        raise BridgeError(
-            f"{len(sent.refused)} were not sent, as {record.partition.topic} does not take them ({why}); the first is"
-            f" at {record.place}/{record.offset}: fix the topic, then run it again"
-        )
+        chosen.run(work, settings, lambda: work.look_at(source))
 
 
 def _plan_json(found: RedrivePlan, sent: "RedriveResult | None") -> dict[str, Any]:
+    refused = sent.refused if sent else ()
     return {
         "records": [row._asdict() for row in found.rows()],
         "selected": len(found.selected),
         "sent": None if sent is None else sent.count,
-        "refused": [
-            {"parked": f"{record.place}/{record.offset}", "code": code}
-            for record, code in (sent.refused if sent else ())
-        ],
+        "refused": [{"parked": f"{each.place}/{each.offset}", "code": code} for each, code in refused],
         "other_timer_topics": dict(found.other_topics),
         "foreign": found.foreign,
         "bare": [record.origin_text for record in found.bare],
@@ -183,7 +173,7 @@ def _show(found: RedrivePlan, sent: "RedriveResult | None", settings: Settings) 
         typer.echo(f"{found.foreign} records on {settings.rejected_topic} were not written by a bridge", err=True)
     if sent is None:
         typer.echo(f"{len(found.selected)} would be sent: give --apply to send them")
-    else:
-        typer.echo(f"{sent.count} sent")
-        if sent.gone:
-            typer.echo(f"{sent.gone} were gone by then: retention deleted them", err=True)
+        return
+    typer.echo(f"{sent.count} sent")
+    if sent.gone:
+        typer.echo(f"{sent.gone} were gone by then: retention deleted them", err=True)

@@ -196,10 +196,6 @@ RunOptions = make_dataclass("RunOptions", _options(), bases=(ConfigOptions,), fr
 
 def pairs(given: list[str] | None) -> list[tuple[str, str]]:
     """Parse name=value pairs; order and duplicates are kept. Raises SettingsError."""
-    found = []
-    for pair in given or []:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise SettingsError(f"{pair!r}: write name=value")
-        found.append((name, value))
-    return found
+    if wrong := [pair for pair in given or () if "=" not in pair]:
+        raise SettingsError(f"{wrong[0]!r}: write name=value")
+    return [(name, value) for name, _, value in (pair.partition("=") for pair in given or ())]

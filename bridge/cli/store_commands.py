@@ -68,7 +68,9 @@ def inspect(
 
     def describe(disk: ReadOnlyDisk) -> dict[str, Any]:
         with StoppedStore(disk) as store:
-            return _describe(store, limit, id_)
+            if id_ is not None:
+                return {"timers": [_timer(timer) for timer in store.with_id(id_.encode())]}
+            return _describe(store, limit)
 
     reports = list(_each_store(folder, describe, force=force_read))
     found = any(one.get("timers") for one in reports)
@@ -91,10 +93,8 @@ def verify(folder: Folder, as_json: AsJson = False, force_read: ForceRead = Fals
     if as_json:
         typer.echo(json.dumps({"stores": reports}, indent=2))
     if any(one.get("fault") for one in reports):
-        typer.echo(
-            "Nothing is lost: remove the store's folder, and the next start of the bridge rebuilds it from Kafka.",
-            err=True,
-        )
+        text = "Nothing is lost: remove the store's folder, and the next start of the bridge rebuilds it from Kafka."
+        typer.echo(text, err=True)
         raise typer.Exit(1)
 
 
@@ -146,10 +146,8 @@ def export(
 # -- output
 
 
-def _describe(store: StoppedStore, limit: int, id_: str | None) -> dict[str, Any]:
+def _describe(store: StoppedStore, limit: int) -> dict[str, Any]:
     """Return what `inspect` prints of one store."""
-    if id_ is not None:
-        return {"timers": [_timer(timer) for timer in store.with_id(id_.encode())]}
     checkpoint = store.checkpoint
     visit_ms, origin_offset = checkpoint.progress.settled
     return {
@@ -160,9 +158,7 @@ def _describe(store: StoppedStore, limit: int, id_: str | None) -> dict[str, Any
             "settled": {"visit_ms": visit_ms, "origin": origin_offset},
             "low_offset": checkpoint.progress.low_offset,
             "held": list(checkpoint.held),
-            "flights": [
-                {**dict(zip(_FLIGHT, flight, strict=True)), **_due(flight.due_ms)} for flight in checkpoint.flights
-            ],
+            "flights": [dict(zip(_FLIGHT, flight, strict=True)) | _due(flight.due_ms) for flight in checkpoint.flights],
             "ended_flights": list(checkpoint.ended_flights),
         },
         "files": [{"name": name, "size": size} for name, size in store.files().items()],
@@ -203,19 +199,15 @@ def _show(reports: list[dict[str, Any]], console: Console) -> None:
             console.print(table(("", ""), ticks, title="next ticks"))
         if one["timers"]:
             columns = ("origin", "due", "target", "id", "rolls", "size")
-            rows = map(_timer_row, one["timers"])
-            console.print(table(columns, rows, title="timers", unbroken=("origin", "due")))
+            console.print(table(columns, map(_timer_row, one["timers"]), title="timers", unbroken=("origin", "due")))
 
 
 def _checkpoint_rows(one: dict[str, Any]) -> Iterator[tuple[object, object, object]]:
     checkpoint = one["checkpoint"]
     settled = checkpoint["settled"]["visit_ms"], checkpoint["settled"]["origin"]
-    is_nothing = settled == NOTHING_SETTLED
     yield "C, next offset", checkpoint["next_offset"], ""
-    yield (
-        "K, settled up to",
-        *(("nothing yet", "") if is_nothing else (instant_text(settled[0]), f"origin {settled[1]}")),
-    )
+    upto = ("nothing yet", "") if settled == NOTHING_SETTLED else (instant_text(settled[0]), f"origin {settled[1]}")
+    yield "K, settled up to", *upto
     yield "L, lowest pending offset", checkpoint["low_offset"], ""
     yield "pending", checkpoint["pending"], f"{len(checkpoint['held'])} held"
     yield "copies in flight", len(checkpoint["flights"]), f"{len(checkpoint['ended_flights'])} of them ended"
