@@ -139,19 +139,20 @@ def decoded_headers(message: Any) -> Headers:
 
 
 class Limits(Protocol):
-    """The bridge's settings that decide how a request is parsed."""
+    """The bridge's settings that decide how a request is parsed.
+
+    own_topics: the bridge's own ones, which are never targets. passed_on: the foreign names that may begin with
+    `timer-`; None: any may, and units of times are not checked.
+    """
 
     @property
     def max_delay_ms(self) -> int: ...
     @property
     def levels_ms(self) -> tuple[int, ...]: ...
     @property
-    def own_topics(self) -> frozenset[str]:
-        """Return the bridge's own topics, which are never targets."""
-
+    def own_topics(self) -> frozenset[str]: ...
     @property
-    def passed_on(self) -> frozenset[str] | None:
-        """Return the foreign names that may begin with `timer-`. None: any may, and units of times are not checked."""
+    def passed_on(self) -> frozenset[str] | None: ...
 
 
 class FixedLimits(NamedTuple):

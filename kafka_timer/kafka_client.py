@@ -195,9 +195,8 @@ class ConfluentOutbox:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         if "transactional.id" in config:
-            raise SettingsError(
-                "transactional.id: keep your transactional producer, and give it kafka_timer.headers_for's headers"
-            )
+            text = "keep your transactional producer, and give it kafka_timer.headers_for's headers"
+            raise SettingsError(f"transactional.id: {text}")
         own = {
             "enable.idempotence": True,
             "partitioner": "murmur2_random",
@@ -211,8 +210,7 @@ class ConfluentOutbox:
         self._producer = new_client(Producer, {**own, **config})
         self._partitions: dict[str, tuple[int, float]] = {}
         self._lock = threading.Lock()
-        self._count = 0
-        self._failed = 0
+        self._count = self._failed = 0
         self._first_failure: BridgeError | None = None
         self._is_closed = False
         self._is_over = threading.Event()
@@ -244,10 +242,19 @@ class ConfluentOutbox:
 
     def partitions(self, topic: str) -> int:
         count, asked_s = self._partitions.get(topic, (0, 0.0))
-        if not count or time.monotonic() - asked_s >= _METADATA_AGE_S:
-            count = self._asked_partitions(topic)
-            self._partitions[topic] = count, time.monotonic()
-        return count
+        if count and time.monotonic() - asked_s < _METADATA_AGE_S:
+            return count
+        if self._is_closed:
+            raise BridgeError(f"{topic}: {_CLOSED}")
+        try:
+            found = self._producer.list_topics(topic, timeout=CALL_S).topics[topic]
+        except KafkaException as failure:
+            why, code = self._heard or error_of(failure).str(), error_of(failure).name()
+            raise BrokerUnavailableError(f"how many partitions {topic} has: {why}", code=code) from failure
+        if found.error is not None:
+            raise self._failure(topic, found.error)
+        self._partitions[topic] = len(found.partitions), time.monotonic()
+        return len(found.partitions)
 
     def flush(self, timeout_s: float | None) -> None:
         left = self._left(timeout_s)
@@ -259,9 +266,8 @@ class ConfluentOutbox:
         if self._fatal is not None:
             raise BridgeError(self._remedy(self._fatal), code=self._fatal.name())
         if left:
-            raise BrokerUnavailableError(
-                f"{left} are not acknowledged after {timeout_s} s: flush again, or wait longer"
-            )
+            text = f"{left} are not acknowledged after {timeout_s} s: flush again, or wait longer"
+            raise BrokerUnavailableError(text)
 
     def close(self, timeout_s: float | None = None) -> None:
         self._is_closed = True
@@ -300,11 +306,10 @@ class ConfluentOutbox:
             with unwrapped():
                 return serve(timeout_s)
         except KafkaException as failure:
-            error = error_of(failure)
-            if is_fatal(error):
-                self._fatal = error
+            if is_fatal(error_of(failure)):
+                self._fatal = error_of(failure)
             else:
-                self._heard = reason(error, self._heard)
+                self._hear(error_of(failure))
             return None
 
     def _hear(self, error: KafkaError) -> None:
@@ -323,19 +328,6 @@ class ConfluentOutbox:
             self._failed += 1
             self._first_failure = self._first_failure or failure
         future.set_exception(failure)
-
-    def _asked_partitions(self, topic: str) -> int:
-        if self._is_closed:
-            raise BridgeError(f"{topic}: {_CLOSED}")
-        try:
-            found = self._producer.list_topics(topic, timeout=CALL_S).topics[topic]
-        except KafkaException as failure:
-            why = self._heard or error_of(failure).str()
-            code = error_of(failure).name()
-            raise BrokerUnavailableError(f"how many partitions {topic} has: {why}", code=code) from failure
-        if found.error is not None:
-            raise self._failure(topic, found.error)
-        return len(found.partitions)
 
     def _failure(self, topic: str, error: KafkaError) -> BridgeError:
         kind, heard = BridgeError, "" if self._heard is None else f": {self._heard}"

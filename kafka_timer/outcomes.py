@@ -148,9 +148,7 @@ class Outcomes:
             if topic == self._receipts:
                 said = json.loads(value or b"")
                 state, origin = said["kind"], said.get("origin")
-                outcome = Outcome(
-                    state, said["at_ms"], said.get("due_ms"), said.get("code"), said.get("detail"), origin
-                )
+                outcome = Outcome(state, said["at_ms"], *map(said.get, ("due_ms", "code", "detail", "origin")))
                 if state == "rejected" and self._rejected is not None:
                     return
                 yield f"answer {said['request']}", outcome

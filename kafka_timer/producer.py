@@ -99,25 +99,23 @@ class TimerProducer:
         outbox: replaces Kafka in tests. Raises SettingsError if `config` is invalid.
         """
         if any(count is not None and count < 1 for count in (partitions, other_partitions)):
-            raise SettingsError(
-                f"partitions {partitions}, other_partitions {other_partitions}: give 1 or more, or None"
-            )
-        self._timer_topic = timer_topic
-        self._retry_secret = retry_secret
-        self._trace_header = trace_header
-        self._partitions = partitions
-        self._other_partitions = other_partitions
+            text = f"partitions {partitions}, other_partitions {other_partitions}"
+            raise SettingsError(f"{text}: give 1 or more, or None")
+        self._timer_topic, self._retry_secret, self._trace_header = timer_topic, retry_secret, trace_header
+        self._partitions, self._other_partitions = partitions, other_partitions
         self._serializers = key_serializer, value_serializer
         self.error_close_s = error_close_s
         self._outcomes = outcomes
-        self._outbox = _kafka(config) if outbox is None else outbox
+        if outbox is None:
+            from kafka_timer.kafka_client import ConfluentOutbox  # only here: headers alone need no librdkafka
+
+            outbox = ConfluentOutbox(config)
+        self._outbox = outbox
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            moved = (
-                "pause, resume and skip: use kafka_timer.TimerOperator, or pause_timer and resume_timer for one timer"
-            )
+            moved = "pause, resume, skip: use kafka_timer.TimerOperator, or pause_timer and resume_timer for one timer"
             raise AttributeError(f"{type(self).__name__} has no {name}; {moved}", name=name, obj=self)
 
     def __enter__(self) -> "Self":
@@ -296,13 +294,12 @@ class TimerProducer:
         if self._trace_header is not None and all(name != self._trace_header for name, _ in pairs):
             pairs.append((self._trace_header, uuid4().hex))
         if any(self._serializers):
-            from kafka_timer.kafka_client import serialized  # only here: as in `_kafka`
+            from kafka_timer.kafka_client import serialized  # only here: as in `__init__`
 
             key, value = serialized(self._serializers, topic, key, value, pairs)
         return key, value, pairs
 
     def _send_empty(self, partition: int, id_: Text, headers: Headers) -> "Future[Sent]":
-        """Send a request without a value to a partition of the timer topic."""
         return self._outbox.send(self._timer_topic, partition, to_bytes(id_), None, headers)
 
     def _send_about(self, timer: Text | Sent, partition: int | None, headers: Headers) -> "Future[Sent]":
@@ -317,12 +314,12 @@ class TimerProducer:
         return _all_acknowledged(self._send_empty(first, timer, headers), self._send_elsewhere(timer, first, headers))
 
     def _send(self, id_: Text | None, key: Text | None, value: Text | None, headers: Headers) -> "Future[Sent]":
-        topic, raw_key = self._timer_topic, None if key is None else to_bytes(key, "key")
+        raw_key = None if key is None else to_bytes(key, "key")
         raw_value = None if value is None else to_bytes(value, "value")
         partition = -1 if id_ is None else self.partition_of(id_)
         # First the cancel: a sender that repeats an unacknowledged request must not leave two timers.
         ended = [] if id_ is None else self._send_elsewhere(id_, partition, cancel_headers(id_))
-        return _all_acknowledged(self._outbox.send(topic, partition, raw_key, raw_value, headers), ended)
+        return _all_acknowledged(self._outbox.send(self._timer_topic, partition, raw_key, raw_value, headers), ended)
 
     def _send_elsewhere(self, id_: Text, partition: int, headers: Headers) -> "list[Future[Sent]]":
         """Send it to the partition by the other count too, if that differs and exists."""
@@ -384,9 +381,3 @@ def _all_acknowledged(sent: "Future[Sent]", others: "Sequence[Future[Sent]]") ->
 
     on_done(sent)
     return whole
-
-
-def _kafka(config: Mapping[str, Any]) -> Outbox:
-    from kafka_timer.kafka_client import ConfluentOutbox  # only here: headers alone need no librdkafka
-
-    return ConfluentOutbox(config)

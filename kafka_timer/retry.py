@@ -123,7 +123,8 @@ def retry_of(
         raise ValueError(f"{place}: a header's name is no UTF-8, so a retry would lose the headers: handle it yourself")
     sent: dict[str, bytes | None] = dict(read.headers)
     is_ours = sent.get(RETRY_GROUP) == group.encode()
-    times = _retry_count(sent.get(RETRIES)) if is_ours else 0
+    count = sent.get(RETRIES) or b""
+    times = int(count) if is_ours and count.isdigit() and len(count) <= 9 else 0
     first = (sent.get(RETRY_OF) or place.encode()) if is_ours else place.encode()
     kept: Headers = [pair for pair in read.headers if pair[0] not in CONTROL | _RETRY_HEADERS]
     is_dead = times >= policy.retries
@@ -134,8 +135,8 @@ def retry_of(
             kept = [*(pair for pair in kept if not pair[0].startswith(_SPRING)), *origin]
         if is_dead and error is not None:
             name, text = f"{type(error).__module__}.{type(error).__qualname__}", str(error)[:_LONGEST_ERROR]
-            kept.append((f"{_SPRING}exception-fqcn", name.encode()))
-            kept.append((f"{_SPRING}exception-message", text.encode(errors="backslashreplace")))
+            raw = text.encode(errors="backslashreplace")
+            kept += [(f"{_SPRING}exception-fqcn", name.encode()), (f"{_SPRING}exception-message", raw)]
     kept += [(RETRIES, b"%d" % (times + (not is_dead))), (RETRY_GROUP, group.encode()), (RETRY_OF, first)]
     if is_dead:
         return Retry(dead, None, read.key, read.value, kept)
@@ -152,8 +153,3 @@ def _tag(read: SimpleNamespace, place: str, secret: bytes) -> str:
         raw = None if part is None else to_bytes(part, "consumed message")
         mac.update(b"-" if raw is None else b"%d:%b" % (len(raw), raw))
     return mac.hexdigest()[:32]
-
-
-def _retry_count(value: bytes | None) -> int:
-    """Parse the retry count; 0 if it is missing or not a number."""
-    return int(value) if value is not None and value.isdigit() and len(value) <= 9 else 0

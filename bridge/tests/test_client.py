@@ -26,7 +26,6 @@ from kafka_timer import (
     belongs_to,
     headers_for,
     partition_for,
-    producer,
     retry_of,
 )
 from kafka_timer.aio import AsyncTimerProducer
@@ -206,7 +205,7 @@ def test_an_invalid_replacement_cancels_nothing(
     place: Place, asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_each_partition(place)
-    monkeypatch.setattr(producer, "_kafka", lambda _: place.outbox)
+    monkeypatch.setattr("kafka_timer.kafka_client.ConfluentOutbox", lambda _: place.outbox)
     command = ["replace", "x", *asked, "--all-partitions", "--bootstrap-servers", "nowhere:1"]
     assert isinstance(CliRunner().invoke(app, command).exception, BridgeError)
     place.bridge.run(1000)
@@ -215,7 +214,7 @@ def test_an_invalid_replacement_cancels_nothing(
 
 def test_a_replacement_cancels_timers_not_placed_by_their_id(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     in_each_partition(place)
-    monkeypatch.setattr(producer, "_kafka", lambda _: place.outbox)
+    monkeypatch.setattr("kafka_timer.kafka_client.ConfluentOutbox", lambda _: place.outbox)
     command = ["replace", "x", "orders", "new", "--in", "5s", "--all-partitions", "--bootstrap-servers", "nowhere:1"]
     output = CliRunner().invoke(app, command).output
     assert output == f"replacement of x sent to timer.requests/{partition_for('x', 4)}\n"
