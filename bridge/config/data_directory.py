@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import uuid
+from contextlib import closing
 from pathlib import Path
 
 from bridge.errors import SettingsError
@@ -43,9 +44,8 @@ class DataDir:
             raise SettingsError(f"data_dir {root}: another bridge runs on it: give each its own --data-dir")
         self._lock = lock
         if root.stat().st_mode & 0o007:
-            log.warning(
-                "data_dir %s can be read by all users of this machine; run chmod 700 on it, as it holds messages", root
-            )
+            text = "data_dir %s can be read by all users of this machine; run chmod 700 on it, as it holds messages"
+            log.warning(text, root)
 
     def instance_id(self) -> str:
         """Return the instance id, made at the first start. If it cannot be written, warn and use it for this run only.
@@ -55,14 +55,12 @@ class DataDir:
         found = _id_in(self._root)
         if found is None:
             found = uuid.uuid4().hex
-            disk = RealDisk(self._root)
             try:
-                disk.start_replace(_ID, found.encode()).wait()
+                with closing(RealDisk(self._root)) as disk:
+                    disk.start_replace(_ID, found.encode()).wait()
             except OSError as wrong:
                 text = "data_dir %s: %s could not be written (%s), so the next start has another: fix the disk"
                 log.warning(text, self._root, _ID, wrong.strerror)
-            finally:
-                disk.close()
         return found
 
     def disk_for(self, partition: TimerPartition) -> RealDisk:
@@ -129,9 +127,8 @@ def _demand_ours(root: Path) -> None:
     strangers = sorted(name for name, child in there.items() if not (is_known and _is_known_folder(child)))
     if strangers:
         shown = ", ".join(strangers[:3]) + (", ..." if len(strangers) > 3 else "")
-        raise SettingsError(
-            f"data_dir {root}: not the bridge's, as {shown} lies there: give an empty folder, or one of its own"
-        )
+        text = f"not the bridge's, as {shown} lies there: give an empty folder, or one of its own"
+        raise SettingsError(f"data_dir {root}: {text}")
 
 
 def _is_known_folder(folder: Path) -> bool:

@@ -14,8 +14,6 @@ from bridge.errors import SettingsError
 TWO_LENGTHS = "both Content-Length and Transfer-Encoding: send one of them"
 """Why a request is refused (RFC 9112, 6.1)."""
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::[0-9]*)?")
-_PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
-
 _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  (to look for, not to bind to)  # nosec B104
 
 
@@ -63,13 +61,10 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        if error.errno in _PORT_ERRORS:
-            raise SettingsError(
-                f"http_port {port} on {host}: {error.strerror}: give this bridge another --http-port, or 0 for none"
-            ) from error
-        raise SettingsError(
-            f"http_host {host}: {error.strerror}: give an address of this machine, such as 127.0.0.1 or 0.0.0.0"
-        ) from error
+        what, remedy = f"http_host {host}", "give an address of this machine, such as 127.0.0.1 or 0.0.0.0"
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            what, remedy = f"http_port {port} on {host}", "give this bridge another --http-port, or 0 for none"
+        raise SettingsError(f"{what}: {error.strerror}: {remedy}") from error
 
 
 def host_of(address: str) -> str:

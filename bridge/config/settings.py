@@ -29,12 +29,11 @@ from bridge.config.topic_settings import (
     TargetSettings,
     TopicSettings,
     as_list,
-    check_target_pattern,
     check_timer_topics,
 )
 from bridge.errors import SettingsError
 from bridge.observe.logs import Format, Level
-from bridge.partition.options import ACTIONS, TurnOptions
+from bridge.partition.options import ACTIONS, PATTERN, TargetLimit, TurnOptions
 from kafka_timer.control import DEFAULT_TOPIC as CONTROL_TOPIC
 from kafka_timer.headers import PAUSED_MS
 from kafka_timer.levels import DEFAULT as LEVELS
@@ -77,8 +76,7 @@ def usable_cores(cpu_max: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
     return cores
 
 
-def _workers(value: object) -> object:
-    return usable_cores() if value == "auto" else value
+_Workers = Annotated[int, BeforeValidator(lambda given: usable_cores() if given == "auto" else given)]
 
 
 def _setting(default: Any, description: str, **bounds: Any) -> Any:
@@ -93,7 +91,7 @@ class Settings(BaseModel):
 
     bootstrap_servers: str = Field(description="Kafka's address, host:port[,host:port...].")
     data_dir: Path = Field(Path("timer-data"), description="Folder of the local store.")
-    workers: Annotated[int, BeforeValidator(_workers)] = _setting(
+    workers: _Workers = _setting(
         1, "Processes that share the partitions, each a member of the group; auto: one for each core.", ge=1, le=99
     )
     group: str = _setting("timer-bridge", "The consumer group, shared by all instances.", min_length=1)
@@ -209,7 +207,9 @@ class Settings(BaseModel):
         parse_levels(self.levels)
         self.own_topics()
         for pattern in self.targets:
-            check_target_pattern(pattern)
+            if not PATTERN.fullmatch(pattern):
+                text = "write a name, with * for any characters and ? for one"
+                raise ValueError(f'targets."{pattern}" fits no topic: {text}')
         if self.adopt_progress not in (None, "earliest", "latest") and not str(self.adopt_progress).isdigit():
             raise ValueError("adopt_progress: give earliest, latest or an epoch ms")
         self._check_page()
@@ -299,10 +299,8 @@ class Settings(BaseModel):
     def _options_of(self, name: str, topic: TopicSettings, found: TopicState, own: frozenset[str]) -> TurnOptions:
         for limit in ("max_pending", "max_pending_bytes"):
             if (most := getattr(topic, limit)) is not None and most < found.partitions:
-                raise SettingsError(
-                    f"{limit} = {most}: {name} has {found.partitions} partitions, each of which takes its"
-                    f" part: give {found.partitions} or more"
-                )
+                why = f"{name} has {found.partitions} partitions, each of which takes its part"
+                raise SettingsError(f"{limit} = {most}: {why}: give {found.partitions} or more")
         lap_ms = 2 * self.roll_window + _STANDSTILL_MS
         return TurnOptions(
             rules=self._rules_of(topic, own),
@@ -321,7 +319,7 @@ class Settings(BaseModel):
             max_pending_bytes=topic.max_pending_bytes and topic.max_pending_bytes // found.partitions,
             max_request_bytes=topic.max_request_bytes,
             max_missed=self.max_missed,
-            targets={pattern: target.of_each(found.partitions) for pattern, target in self.targets.items()},
+            targets={name: TargetLimit(each.max_per_s / found.partitions) for name, each in self.targets.items()},
         )
 
     def rules(self) -> dict[str, Rules]:

@@ -17,16 +17,13 @@ from typing import NamedTuple
 
 from bridge.partition.options import MAX_DUE_RECORDS, MAX_POLL_RECORDS
 
-LOGGED = frozenset({"READ", "WRITE", "DESCRIBE_CONFIGS"})
-"""Operations needed on a timer or journal topic."""
-FILLED = frozenset({"WRITE"})
-"""Operations needed on the rejected and the receipts topic."""
-FOLLOWED = frozenset({"READ"})
-"""Operations needed on the control topic."""
-DELIVERED = FILLED | {"DESCRIBE_CONFIGS"}
-"""Operations needed on a target topic."""
+# Operations that the bridge's user needs:
+LOGGED = frozenset({"READ", "WRITE", "DESCRIBE_CONFIGS"})  # on a timer or journal topic
+FILLED = frozenset({"WRITE"})  # on the rejected and the receipts topic
+FOLLOWED = frozenset({"READ"})  # on the control topic
+DELIVERED = FILLED | {"DESCRIBE_CONFIGS"}  # on a target topic
+# To create a topic, to add partitions to a journal, on the group, and on transactional ids:
 MADE, GROWN, JOINED, PUBLISHED = (frozenset({each}) for each in ("CREATE", "ALTER", "READ", "WRITE"))
-"""Operations needed to create a topic, to add partitions to a journal, on the group, and on transactional ids."""
 REASON_BYTES = 64 << 10
 RETENTION_WINDOWS = 3
 _BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
@@ -108,11 +105,8 @@ def rejected_topic(max_message_bytes: int) -> dict[str, str]:
 def rejected_faults(topic: str, config: Mapping[str, str], max_message_bytes: int) -> list[str]:
     """Return the faults of the rejected topic. max_message_bytes: of the timer topics."""
     found, least = int(config["max.message.bytes"]), max_message_bytes + REASON_BYTES
-    text = (
-        f"{topic}: max.message.bytes is {found}, too few for the largest request and its reason: set it to {least};"
-        " a larger one is rejected without its key, value and headers"
-    )
-    return [text] if found < least else []
+    text = f"{topic}: max.message.bytes is {found}, too few for the largest request and its reason: set it to {least}"
+    return [f"{text}; a larger one is rejected without its key, value and headers"] if found < least else []
 
 
 def clock_faults(topic: str, config: Mapping[str, str]) -> list[str]:

@@ -9,12 +9,12 @@ Each timer topic has its own targets, profiles and limits, so Kafka's ACLs decid
 Checked together: no two settings may name the same topic, and no pattern or profile may be without effect.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
-from bridge.partition.options import ACTIONS, PATTERN, Policy, TargetLimit, check_policy, milliseconds
+from bridge.partition.options import ACTIONS, Policy, check_policy, milliseconds
 from kafka_timer.durations import duration_text
 from kafka_timer.headers import KNOWN, PAUSED_MS, PREFIX, legal_topic
 from schemas.profiles import NATIVE, PROFILES
@@ -77,15 +77,6 @@ class TargetSettings(BaseModel):
 
     max_per_s: Annotated[float, Field(gt=0, le=1_000_000)]
 
-    def of_each(self, partitions: int) -> TargetLimit:
-        """Return the limit of one of the timer topic's `partitions`."""
-        return TargetLimit(self.max_per_s / partitions)
-
-
-def check_target_pattern(pattern: str) -> None:
-    if not PATTERN.fullmatch(pattern):
-        raise ValueError(f'targets."{pattern}" fits no topic: write a name, with * for any characters and ? for one')
-
 
 def _check_profiles(names: tuple[str, ...], setting: str) -> None:
     for name in names:
@@ -102,8 +93,11 @@ def check_timer_topics(main: str, topics: Mapping[str, TopicSettings], shared: M
 
     topics: results of `TopicSettings.of`, with `main` among them. shared: topics by setting that all timer topics use.
     """
+    used = [("timer_topic", main), ("journal_topic", topics[main].journal_topic), *shared.items()]
+    for name in [name for name in topics if name != main]:
+        used += [(f'topics."{name}"', name), (f'topics."{name}".journal_topic', topics[name].journal_topic)]
     meant: dict[str, str] = {}
-    for setting, name in _own_topics(main, topics, shared):
+    for setting, name in used:
         if legal_topic(name.encode()) is None:
             raise ValueError(
                 f"{setting} is {name!r}, which is not a legal topic name: write at most 249 letters, digits,"
@@ -126,14 +120,3 @@ def check_timer_topics(main: str, topics: Mapping[str, TopicSettings], shared: M
         _check_profiles(topic.profiles or (), names[0])
         check_policy(topic.policy, own, *names[1:])
     return own
-
-
-def _own_topics(main: str, topics: Mapping[str, TopicSettings], shared: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield setting and name of each own topic."""
-    yield "timer_topic", main
-    yield "journal_topic", topics[main].journal_topic
-    yield from shared.items()
-    for name, topic in topics.items():
-        if name != main:
-            yield f'topics."{name}"', name
-            yield f'topics."{name}".journal_topic', topic.journal_topic
