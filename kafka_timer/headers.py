@@ -51,14 +51,12 @@ PARTITION = "timer-partition"
 ORIGIN = "timer-origin"
 ROLLS = "timer-rolls"
 RELEASED_MS = "timer-released-ms"
-PROFILE = "timer-profile"
-"""Only on stored requests: the profile that parsed them (schemas.profiles)."""
+PROFILE = "timer-profile"  # only on stored requests: the profile that parsed them (schemas.profiles)
 OF = "timer-of"
 """Names a timer by its origin, for a request about a timer without an id; else it is a foreign header."""
 ERROR = "timer-error"
 ERROR_DETAIL = "timer-error-detail"
-LEFT = b"left at timer-origin"
-"""End of the detail of a rejected record without its headers."""
+LEFT = b"left at timer-origin"  # end of the detail of a rejected record without its headers
 BARE = b", so key, value and headers are " + LEFT
 """End of the detail of a rejected record without key, value and headers."""
 
@@ -79,8 +77,7 @@ SCHEDULED_MS = "timer-scheduled-ms"
 LEAST_EVERY_MS = 1000
 """An occurrence is a delivery and a copy in one transaction. Shorter intervals could never be caught up with."""
 MISSED = ("one", "all", "none")
-LONGEST_RULE = 100
-"""Bytes of a cron expression or a zone's name: longer ones only cost time."""
+LONGEST_RULE = 100  # bytes of a cron expression or a zone's name: longer ones only cost time
 
 TRACE_ID = "timer-trace-id"
 """A foreign header, if a sender gives one: names its message end to end. Only the audit and the canary read it."""
@@ -98,21 +95,17 @@ KNOWN = CONTROL | {OF, TRACE_ID, ERROR, ERROR_DETAIL, "timer-retries", "timer-re
 """All names that begin with `timer-` and have a meaning: a delivered or rejected record may be sent again with them."""
 PREFIX = "timer-"
 _SUGGESTED = sorted((*_SENT, OF))
-_SECONDS_BELOW = 10**11
-"""As epoch ms this is in 1973. Epoch seconds are below it until the year 5138."""
-_MICROSECONDS_FROM = 10**14
-"""As epoch ms this is in 5138. Epoch microseconds are above it since 1973."""
+_SECONDS_BELOW = 10**11  # as epoch ms this is in 1973. Epoch seconds are below it until the year 5138.
+_MICROSECONDS_FROM = 10**14  # as epoch ms this is in 5138. Epoch microseconds are above it since 1973.
 PAUSED_MS = 10**15
 """A paused timer is due at this plus its due time: in the year 33658. It is above every due time of a sender."""
 
 _RARE = CONTROL - {TOPIC, DELIVER_MS, DELAY_MS, ID}
 """A request without any of these takes the fast path."""
 
-MAX_DELAY_MS = 366 * 86_400_000
-"""Default of the setting `max_delay`."""
+MAX_DELAY_MS = 366 * 86_400_000  # default of the setting `max_delay`
 MAX_INT64 = 2**63 - 1
-SAFE_DIGITS = 18
-"""A number with at most this many decimal digits is below 2^63."""
+SAFE_DIGITS = 18  # a number with at most this many decimal digits is below 2^63
 MAX_INT32 = 2**31 - 1
 MAX_ID_BYTES = 1024
 _SHOWN = 60

@@ -24,8 +24,7 @@ T = TypeVar("T")
 Serializer: TypeAlias = Callable[[Any, SerializationContext], "bytes | str | None"]
 """As confluent_kafka's serializers."""
 _ENDS_S = 10.0
-CALL_S = 2.0
-"""Longest blocking call of librdkafka. A shutdown waits for one call at most."""
+CALL_S = 2.0  # longest blocking call of librdkafka. A shutdown waits for one call at most.
 
 # If brokers allow it, librdkafka's producers and admins create topics by asking for them. A misspelt topic would then
 # accept records that no program reads.
@@ -183,8 +182,7 @@ _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # no
 _CUT_OFF = _PURGED | {KafkaError._FATAL, KafkaError._STATE}  # noqa: SLF001
 """Errors of records after a fatal error of the producer."""
 _POLL_S = 0.1
-_FLUSH_S = 0.5
-"""One wait inside librdkafka, during which Python handles no Ctrl-C."""
+_FLUSH_S = 0.5  # one wait inside librdkafka, during which Python handles no Ctrl-C
 _CLOSED = "this client is closed: make a new one"
 _METADATA_AGE_S = 300.0
 """A topic's number of partitions is fetched again after this, as by Java clients."""

@@ -32,8 +32,7 @@ _POLL_S = 0.1
 _START_S = 30.0
 _TOPIC_CONFIG = {"retention.ms": "3600000", "cleanup.policy": "delete"}
 _BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
-_MOST_KNOWN = 10_000
-"""Timers that are kept to recognise a duplicate, or a lost one that arrives later."""
+_MOST_KNOWN = 10_000  # timers that are kept to recognise a duplicate, or a lost one that arrives later
 
 commands = typer.Typer()
 
@@ -181,7 +180,6 @@ def _run(bird: Canary, timers: TimerProducer, consumer: Any, every_ms: int | Non
 
 
 def _consumer(settings: Settings, topic: str) -> Any:
-    """Return a consumer of the topic. Create the topic if it is missing."""
     from bridge.kafka import ConfluentTopics, Retrier
     from kafka_timer.kafka_client import topic_consumer
 

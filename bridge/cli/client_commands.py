@@ -50,8 +50,6 @@ commands = typer.Typer()
 
 @dataclass(frozen=True, kw_only=True)
 class RequestOptions(ClusterOptions):
-    """The cluster, and how the outcome is printed."""
-
     as_json: Annotated[
         bool, Option("--json", help="Print JSON: positions of acknowledged requests, outcomes, or records read.")
     ] = False
@@ -66,8 +64,6 @@ class RequestOptions(ClusterOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class OutcomeOptions(RequestOptions):
-    """Whether to wait for the outcome."""
-
     wait: Annotated[
         bool, Option("--wait", help="Wait for the outcome. Exit code 4: not what was asked for; 5: none in time.")
     ] = False
@@ -111,8 +107,6 @@ class OutcomeOptions(RequestOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class TimerOptions(OutcomeOptions):
-    """The name of a pending timer: its id, or its origin."""
-
     id_: Annotated[str | None, Argument(metavar="[ID]", help="The timer-id of what is pending.")] = None
     origin: Annotated[str | None, Option(help="Instead of an ID: topic/partition/offset of the timer's request.")] = (
         None
@@ -133,15 +127,12 @@ class TimerOptions(OutcomeOptions):
             yield client, name
 
     def change(self, what: str, expected: str, send: "Callable[[TimerOperator, str | Sent], Future[Sent]]") -> None:
-        """Send one request about the timer, and report it."""
         with self.named() as (client, name):
             self.report(client, expected, f"{what} of {self.id_ or self.origin}", [send(client, name)])
 
 
 @dataclass(frozen=True, kw_only=True)
 class PauseOptions(TimerOptions):
-    """A target topic, or the name of one timer."""
-
     id_: Annotated[str | None, Option("--id", help="One timer: its timer-id.")] = None
     topic: Annotated[str | None, Argument(metavar="[TOPIC]", help="The target topic.")] = None
 
@@ -162,8 +153,6 @@ class PauseOptions(TimerOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class MessageOptions(OutcomeOptions):
-    """The message of `send` and `replace`."""
-
     topic: Topic
     value: Value
     in_: In = None

@@ -191,7 +191,6 @@ def _unread_text(source: RunningInstances | StoppedBridge) -> str:
 
 
 def _refuse_beside_select(given: Mapping[str, object]) -> None:
-    """Raise SettingsError for options that --select would ignore."""
     for name in [name for name, value in given.items() if value is not None]:
         raise SettingsError(f"--{name}: leave it out if --select is given: {_INSTEAD[name]}")
 

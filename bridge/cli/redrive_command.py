@@ -28,8 +28,6 @@ commands = typer.Typer()
 
 @dataclass(frozen=True, kw_only=True)
 class MarkOptions(ClusterOptions):
-    """The bridge's group, the topic of marks, and what is done with the plan."""
-
     group: Annotated[str | None, Option(help="The bridge's group; timer-bridge if not given.")] = None
     resent_topic: Annotated[str | None, Option(help="The topic of marks; timer.resent if not given.")] = None
 
@@ -67,8 +65,6 @@ class MarkOptions(ClusterOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class RedriveOptions(MarkOptions):
-    """The topics of a redrive."""
-
     rejected_topic: Annotated[str | None, Option(help="Their topic; timer.rejected if not given.")] = None
     redriven_topic: Annotated[
         str | None, Option(help="Marks of former versions, only read; timer.redriven if not given.")

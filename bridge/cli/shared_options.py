@@ -36,8 +36,7 @@ _GROUP_OF = {
     **dict.fromkeys(("cron", "every", "zone", "until", "count", "missed"), "Again and again"),
 }
 """Title of an option's group in the help, by the name of its parameter; others are under Options."""
-_PATIENCE_S = 3.0
-"""A command that waits for a broker says so after this."""
+_PATIENCE_S = 3.0  # a command that waits for a broker says so after this
 
 
 def _say_if_no_broker(options: "ClusterOptions") -> None:
@@ -107,8 +106,6 @@ def command_with(group: type[Any]) -> type[TyperCommand]:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigOptions:
-    """The TOML file, and librdkafka's settings."""
-
     config: Annotated[Path | None, Option(help="A TOML file of settings, such as the bridge's.")] = None
     kafka: Annotated[list[str] | None, Option(help="A librdkafka setting, name=value; may repeat.")] = None
 
@@ -123,8 +120,6 @@ class ConfigOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions(ConfigOptions):
-    """The cluster and the timer topic."""
-
     bootstrap_servers: Annotated[str | None, Option(envvar=f"{PREFIX}BOOTSTRAP_SERVERS", help="host:port")] = None
     timer_topic: Annotated[str | None, Option(envvar=f"{PREFIX}TIMER_TOPIC", help="(default: timer.requests)")] = None
 

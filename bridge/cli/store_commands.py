@@ -147,7 +147,6 @@ def export(
 
 
 def _describe(store: StoppedStore, limit: int) -> dict[str, Any]:
-    """Return what `inspect` prints of one store."""
     checkpoint = store.checkpoint
     visit_ms, origin_offset = checkpoint.progress.settled
     return {

@@ -100,7 +100,6 @@ def worker_folder(root: Path, number: int) -> Path:
 
 
 def worker_socket(folder: Path) -> Path:
-    """Return the path of a worker's HTTP server in its data directory."""
     return folder / _SOCKET
 
 
@@ -132,7 +131,6 @@ def _demand_ours(root: Path) -> None:
 
 
 def _is_known_folder(folder: Path) -> bool:
-    """True if it is the folder of a timer topic or of a worker."""
     if not folder.is_dir() or folder.name.startswith(OF_WORKER):
         return folder.is_dir()
     return all(child.name.isdigit() and child.is_dir() for child in folder.iterdir())

@@ -229,7 +229,6 @@ class Settings(BaseModel):
         return self.page_read_tokens is not None or self.page_operator_tokens is not None or bool(self.page_proxy)
 
     def _check_page(self) -> None:
-        """Raise ValueError if the page's settings do not fit together."""
         if self.page and not self.http_port:
             raise ValueError("page: give --http-port, the port to serve it on")
         if self.page_proxy and self.page_secret is None:
@@ -266,7 +265,6 @@ class Settings(BaseModel):
         return {name: topic.of(name, self.profiles, self.engine) for name, topic in named.items()}
 
     def journal_topics(self) -> dict[str, str]:
-        """Return the journal topic of each timer topic."""
         return {name: topic.journal_topic for name, topic in self.timer_topics().items()}
 
     def own_topics(self) -> frozenset[str]:

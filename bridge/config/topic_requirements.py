@@ -31,10 +31,8 @@ _BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
 _JOURNAL_BYTES = 8 << 20
 _FLIGHT_BYTES = 450
 """Bytes in a journal record for a copy in flight: the name of its target has at most 249 characters."""
-_DECISION_BYTES = 100
-"""Bytes in a journal record for the decisions on one request."""
-_WAIT_BYTES = 450
-"""Bytes for a waiting target. Each journal record lists all of them."""
+_DECISION_BYTES = 100  # bytes in a journal record for the decisions on one request
+_WAIT_BYTES = 450  # bytes for a waiting target. Each journal record lists all of them.
 CONTROL_TOPIC = {"cleanup.policy": "compact", **_BROKERS_TIME}
 RECEIPTS_TOPIC = {**_BROKERS_TIME, "retention.ms": "604800000"}
 _KEPT = {"cleanup.policy": "delete", **_BROKERS_TIME, "retention.bytes": "-1"}
@@ -47,8 +45,7 @@ _LEAST_READ_BYTES = 16 << 20
 _LARGER_WHEN_READ = 4
 """Factor of max.message.bytes that a compressed batch may grow to: a sender limits a batch by its size before
 compression, and the topic's limit may be raised while the bridge runs."""
-_ANSWER_BYTES = 1 << 20
-"""Room around the records in an answer of a broker, and for other answers."""
+_ANSWER_BYTES = 1 << 20  # room around the records in an answer of a broker, and for other answers
 
 
 class TopicState(NamedTuple):
