@@ -17,15 +17,23 @@ def read_private(file: Path, what: str) -> str:
     """Return the text of `file`. Raises SettingsError, which never quotes it."""
     try:
         with file.open(encoding="utf-8") as opened:
-            found, text = os.fstat(opened.fileno()), opened.read()
+            mode, text = _excess_mode(os.fstat(opened.fileno())), opened.read()
     except (OSError, UnicodeDecodeError) as wrong:
         why = getattr(wrong, "strerror", "no UTF-8 text")
         raise SettingsError(f"{what} {file}: {why}; give a text file that may be read") from wrong
-    is_mounted = found.st_uid == 0 and os.geteuid() != 0  # a Kubernetes secret: root:<fsGroup> 0440, read by the group
-    mode = stat.S_IMODE(found.st_mode)
-    if mode & (0o037 if is_mounted else 0o077):
+    if mode:
         raise SettingsError(f"{what} {file}: mode {mode:o}, other users may read or change it; chmod 600 {file}")
     return text
+
+
+def _excess_mode(found: os.stat_result) -> int:
+    """Return the file's mode if others than its owner have rights, else 0.
+
+    If root owns the file and we are another user, its group may read it: a Kubernetes secret is root:<fsGroup> 0440.
+    """
+    is_mounted = found.st_uid == 0 and os.geteuid() != 0
+    mode = stat.S_IMODE(found.st_mode)
+    return mode if mode & (0o037 if is_mounted else 0o077) else 0
 
 
 def read_token(file: Path) -> str:
