@@ -151,14 +151,10 @@ class Decisions:
             if record.next_offset <= known:
                 self.waiting |= waited.intersection(record.held)
             self.waiting.difference_update(record.released)
-            if record.next_offset > record.from_offset:
-                self._cover(record.from_offset, record.next_offset, record.rules)
-
-    def _cover(self, start: int, end: int, rules: Rules) -> None:
-        """Add a range, merged with its neighbour if the rules are the same: one range per change, not per commit."""
-        if self._ranges and self._ranges[-1][1:] == (start, rules):
-            start = self._ranges.pop()[0]
-        self._ranges.append((start, end, rules))
+            if (start := record.from_offset) < record.next_offset:
+                if self._ranges and self._ranges[-1][1:] == (start, record.rules):
+                    start = self._ranges.pop()[0]  # one range per change of the rules, not per commit
+                self._ranges.append((start, record.next_offset, record.rules))
 
     def _forget_from(self, offset: int) -> None:
         """Forget the decisions from `offset` on: an operator has set progress back to it."""

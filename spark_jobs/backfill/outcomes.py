@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from schemas.resent import MarkTopics
 from spark_jobs.archive import archive_ends, archived
 from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules import headers as c
@@ -34,7 +33,10 @@ def with_later_outcomes(
     refused = _refused(spark, cluster, arguments, since)
     marked = read_records(spark, arguments.access, marks)
     came = evidence.deliveries(real).select("origin").unionByName(evidence.rejections(refused).select("origin"))
-    sent = marked.select(_marked_origin(arguments.marks).alias("origin"))
+    key, prefix = F.col("key").cast("string"), arguments.marks.key("").decode()
+    is_ours = (F.col("topic") == arguments.marks.topic) & key.startswith(prefix)
+    named = F.when(is_ours, F.substring(key, len(prefix) + 1, 2**31 - 1))
+    sent = marked.select(named.when(F.col("topic") == arguments.marks.former, key).alias("origin"))
     origins = judged.select("origin")  # most deliveries and marks are of other timers
     seen, sent = (rows.join(origins, "origin", "left_semi").distinct() for rows in (came, sent))
     found = judged.join(seen.withColumn("has_come", F.lit(True)), "origin", "left")
@@ -60,13 +62,6 @@ def changed_topics(cluster: Cluster, reached: Positions, topics: Sequence[str]) 
     lost = {log.topic for log in cluster.spans(topics) if log.start > ends.get(log[:2], 0)}
     known = {(topic, at.topic_id) for (topic, _), at in reached.items() if at.topic_id is not None}
     return {topic for topic in topics if topic in lost or (topic, ids.get(topic)) not in known}
-
-
-def _marked_origin(marks: MarkTopics) -> Column:
-    """Return the origin that a mark of a backfill is about; null for marks of other jobs."""
-    key, prefix = F.col("key").cast("string"), marks.key("").decode()
-    is_ours = (F.col("topic") == marks.topic) & key.startswith(prefix)
-    return F.when(is_ours, F.substring(key, len(prefix) + 1, 2**31 - 1)).when(F.col("topic") == marks.former, key)
 
 
 def with_outcomes(

@@ -105,14 +105,12 @@ class SettledTimers:
         high = Key(max(expected_ms, self._visit_ms.get(offset, 0), self._last_ms.get(offset, 0)), offset)
         if high > self._progress.settled:
             return "live"
-        low = high if self._is_exact(offset, expected_ms - requested_ms) else Key(requested_ms - SKEW_MS, offset)
+        rules, _ = self._decisions.rules_from(offset)
+        was_near = rules is not None and expected_ms - requested_ms <= rules.roll_window_ms
+        is_exact = was_near and offset not in self._visit_ms  # neither was it rolled, nor did it have to be
+        low = high if is_exact else Key(requested_ms - SKEW_MS, offset)
         backlog = self._backlogs.get(_hash(timer["target"]), ())
         return "held" if any(after < high and low <= until for after, until in backlog) else None
-
-    def _is_exact(self, offset: int, delay_ms: int) -> bool:
-        """Return True if the key is known: the timer was not rolled, and did not have to be."""
-        rules, _ = self._decisions.rules_from(offset)
-        return offset not in self._visit_ms and rules is not None and delay_ms <= rules.roll_window_ms
 
     def _read(self, row: Row) -> JournalRecord:
         """Return the record with what it says of the timers in question. Raises JobFailedError."""

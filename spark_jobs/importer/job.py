@@ -217,7 +217,9 @@ def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.enviro
         raise UsageError(f"--zone {zone!r} is no time zone: give a name such as Europe/Berlin")
     given["mapped"] = ColumnMapping(columns, same, given.pop("max_delay_ms"), zone)
     given["files"] = tuple(given["files"])
-    given["format"] = given.get("format") or _format_of(given["files"][0])
+    given.setdefault("format", _FORMATS.get(Path(given["files"][0]).suffix.lower()))
+    if given["format"] is None:
+        raise UsageError(f"{given['files'][0]}: unknown kind of file: give --format parquet, csv or json")
     return ImportArguments(**given)
 
 
@@ -229,13 +231,6 @@ def _pairs(flag: str, given: Sequence[str]) -> dict[str, str]:
             raise UsageError(f"{flag} {pair!r}: give FIELD=..., with one of {', '.join(FIELDS)}, {HEADER}NAME")
         found[field] = value
     return found
-
-
-def _format_of(file: str) -> str:
-    try:
-        return _FORMATS[Path(file).suffix.lower()]
-    except KeyError:
-        raise UsageError(f"{file}: unknown kind of file: give --format parquet, csv or json") from None
 
 
 @command("import")

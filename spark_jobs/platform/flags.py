@@ -9,6 +9,7 @@ Flag over environment (TIMER_BRIDGE_*) over file (--config, the bridge's own) ov
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_type_hints
 
@@ -82,9 +83,6 @@ class JobArguments:
 class _HelpFormatter(argparse.HelpFormatter):
     """Writes help as the other commands do."""
 
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=34)
-
     def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: str | None = None) -> None:
         super().add_usage(usage, actions, groups, prefix or "Usage: ")
 
@@ -99,7 +97,7 @@ def job_parser(job: str, description: str, arguments: type[JobArguments], exampl
         usage="%(prog)s [OPTIONS]",
         description=description,
         epilog=f"Example: timer-bridge {job} --bootstrap-servers broker:9092 {example}",
-        formatter_class=_HelpFormatter,
+        formatter_class=partial(_HelpFormatter, max_help_position=34),
         add_help=False,
     )
     options, cluster = parser.add_argument_group("Options"), parser.add_argument_group("Cluster")
@@ -172,7 +170,10 @@ def _fill(
 
 def _access(given: dict[str, Any], layers: Sequence[Mapping[str, Any]]) -> KafkaAccess:
     """Return the access by flags and layers; drop these flags. Raises UsageError."""
-    tables = [*(layer.get("kafka", {}) for layer in layers), _pairs(given.pop("kafka"))]
+    pairs = [pair.partition("=") for pair in given.pop("kafka")]
+    if not all(equals for _, equals, _ in pairs):  # without the text, which may be a secret
+        raise UsageError("--kafka: write name=value")
+    tables = [*(layer.get("kafka", {}) for layer in layers), {name: value for name, _, value in pairs}]
     servers, properties = given.pop("bootstrap_servers"), given.pop("kafka_properties")
     if servers is None:
         raise UsageError("--bootstrap-servers is missing: give host:port, or --config")
@@ -240,12 +241,6 @@ Profiles: TypeAlias = Annotated[
         help=f"the bridge's profiles of requests; default {','.join(DEFAULT_PROFILES)}",
     ),
 ]
-
-
-def _pairs(given: list[str]) -> dict[str, str]:
-    if any("=" not in pair for pair in given):  # without the text, which may be a secret
-        raise UsageError("--kafka: write name=value")
-    return dict(pair.split("=", 1) for pair in given)
 
 
 def _from_file(file: Path | None) -> dict[str, object]:
