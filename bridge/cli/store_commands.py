@@ -25,7 +25,7 @@ from kafka_timer.durations import duration_text
 from kafka_timer.headers import PAUSED_MS
 from kafka_timer.origin import TimerPartition
 from schemas.progress import NOTHING_SETTLED
-from schemas.sizes import size_text
+from schemas.units import size_text
 from timer.disk import ReadOnlyDisk
 from timer.format.checkpoint import BODIES, DATABASE, IDS, UNITS
 from timer.stopped_store import EmptyStoreError, StoppedStore, StoredTimer, StoreFault

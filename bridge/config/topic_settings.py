@@ -18,7 +18,7 @@ from bridge.partition.options import ACTIONS, Policy, check_policy, milliseconds
 from kafka_timer.durations import duration_text
 from kafka_timer.headers import KNOWN, PAUSED_MS, PREFIX, legal_topic
 from schemas.profiles import NATIVE, PROFILES
-from schemas.sizes import parse_size_bytes, size_text
+from schemas.units import parse_size_bytes, size_text
 from timer.options import Engine
 
 

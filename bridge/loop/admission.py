@@ -23,7 +23,7 @@ from bridge.partition.limits import TokenBucket
 from bridge.partition.partition import IntakeStop
 from bridge.ports import Clock, Record, Source, UndecodableRecord
 from kafka_timer.origin import TimerPartition
-from schemas.sizes import size_text
+from schemas.units import size_text
 
 log = logging.getLogger(__name__)
 

@@ -64,7 +64,7 @@ from kafka_timer.headers import (
 from schemas.journal import CopyInFlight
 from schemas.receipts import Kind, is_sent
 from schemas.recurrence import problem_of
-from schemas.sizes import size_text
+from schemas.units import size_text
 from timer.format.body import Body, LongNameError, frame_size
 from timer.format.unit import MAX_DELAY_MS
 from timer.schedule.release_policy import roll_cooldown_ms, visit_ms

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined
 
-from schemas.durations import span_text
+from schemas.units import span_text
 from spark_jobs.audit_rules.judgement import OUT_OF_ORDER, OUT_OF_ORDER_MEANING
 from spark_jobs.audit_rules.verdicts import RULES
 from spark_jobs.audit_run.arguments import AuditArguments, iso

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from schemas.durations import span_text
 from schemas.tables import HOURS, LATENESS, REQUESTS, TOPICS, AuditClass
+from schemas.units import span_text
 from spark_jobs.audit import conclude
 from spark_jobs.audit_rules.judgement import out_of_order
 from spark_jobs.audit_run.arguments import AuditArguments

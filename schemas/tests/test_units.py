@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.sizes import parse_size_bytes, size_text
+from schemas.units import parse_size_bytes, size_text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Sizes as text: 1GiB (2^30 bytes), 500MB (5*10^8), or a plain number of bytes."""
+"""Sizes as text: 1GiB (2^30 bytes), 500MB (5*10^8), or a plain number of bytes. Durations as people read them."""
 
 import re
 
@@ -20,3 +20,11 @@ def size_text(size_bytes: int) -> str:
     """Return the text of a size, exactly: 1GiB, 1500MB, 1001B."""
     unit = next((unit for unit, size in _UNITS.items() if size_bytes and not size_bytes % size), "B")
     return f"{size_bytes // _UNITS.get(unit, 1)}{unit}"
+
+
+def span_text(span_ms: float) -> str:
+    """Return 250 ms, 1.5 s, 10 min, 3 h, 12 d."""
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
+        if abs(span_ms) >= size:
+            return f"{span_ms / size:.3g} {unit}"
+    return f"{span_ms:.3g} ms"
