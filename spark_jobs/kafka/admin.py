@@ -35,6 +35,7 @@ _REMEDIES = {
     KafkaError._SSL: "check security.protocol, ssl.ca.location in [kafka]",  # noqa: SLF001
 }
 _EARLIEST, _LATEST = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_COMMITTED, _UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 _NETWORK_ERRORS = frozenset({KafkaError._RESOLVE, KafkaError._TRANSPORT})  # noqa: SLF001
 _PERMANENT_ERRORS = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART})
 
@@ -86,7 +87,7 @@ class Cluster:
 
         A known commit does not mean that its marker has reached every partition.
         """
-        ends = self._offsets(self._places(topics), _LATEST, IsolationLevel.READ_UNCOMMITTED)
+        ends = self._offsets(self._places(topics), _LATEST, _UNCOMMITTED)
         until_s = time.monotonic() + OPEN_TRANSACTION_S
         while True:
             found = self.spans(topics, from_ms=from_ms)
@@ -103,7 +104,7 @@ class Cluster:
         Some of the records are committed by now, and others may be aborted.
         """
         ended = {(span.topic, span.partition): span.end for span in spans}
-        ends = self._offsets([*ended], _LATEST, IsolationLevel.READ_UNCOMMITTED)
+        ends = self._offsets([*ended], _LATEST, _UNCOMMITTED)
         return [Span(*place, end, ends[place]) for place, end in ended.items() if end < ends[place]]
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
@@ -185,14 +186,10 @@ class Cluster:
         answers = self._admin.describe_configs(asked, request_timeout=TIMEOUT_S) if asked else {}
         return {resource.name: answer for resource, answer in answers.items()}
 
-    def _offsets(
-        self, places: list[Place], spec: OffsetSpec, level: IsolationLevel = IsolationLevel.READ_COMMITTED
-    ) -> dict[Place, int]:
+    def _offsets(self, places: list[Place], spec: OffsetSpec, level: IsolationLevel = _COMMITTED) -> dict[Place, int]:
         return {place: found.offset for place, found in self._listed(places, spec, level).items()}
 
-    def _listed(
-        self, places: list[Place], spec: OffsetSpec, level: IsolationLevel = IsolationLevel.READ_COMMITTED
-    ) -> dict[Place, Any]:
+    def _listed(self, places: list[Place], spec: OffsetSpec, level: IsolationLevel = _COMMITTED) -> dict[Place, Any]:
         """Return the listed offsets. Retries: a leader may have changed."""
         end_s = time.monotonic() + TIMEOUT_S
         while places:

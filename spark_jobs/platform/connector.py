@@ -7,7 +7,6 @@ a JVM that we start  spark-jars/<release>.txt lists the jars; they are fetched o
 
 import os
 from collections.abc import Sequence
-from fnmatch import filter as matching
 from pathlib import Path
 
 import pyspark
@@ -40,15 +39,13 @@ def connector_jars(given: Path | None = None) -> Sequence[Path]:
     if given is None:
         return sorted(fetched().glob("*.jar"))
     needed = [f"spark-{part}-kafka-0-10_*-{RELEASE}.jar" for part in ("sql", "token-provider")]
-    found = sorted(given.glob("*.jar"))
-    names = [jar.name for jar in found]
-    missing = [one for one in (*needed, "kafka-clients-*.jar", "commons-pool2-*.jar") if not matching(names, one)]
+    missing = [one for one in (*needed, "kafka-clients-*.jar", "commons-pool2-*.jar") if not any(given.glob(one))]
     if missing:
         raise JarsError(
             f"--jars {given}: {', '.join(missing)} missing; `python -m spark_jobs.fetch` on a machine with a network"
             f" and PySpark {RELEASE} prints the folder with the jars: copy it"
         )
-    return found
+    return sorted(given.glob("*.jar"))
 
 
 def fetched() -> Path:

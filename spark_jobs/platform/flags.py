@@ -6,7 +6,7 @@
 Flag over environment (TIMER_BRIDGE_*) over file (--config, the bridge's own) over default, as for the bridge itself.
 """
 
-import argparse
+from argparse import SUPPRESS, ArgumentParser, HelpFormatter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import partial
@@ -56,7 +56,7 @@ def removed(remedy: str) -> Option:
     def refuse(_: str) -> None:
         raise ValueError(f"removed; {remedy}")
 
-    return Option(parse=refuse, is_setting=True, help=argparse.SUPPRESS)
+    return Option(parse=refuse, is_setting=True, help=SUPPRESS)
 
 
 def number(text: str, flag: str = "", **for_argparse: Any) -> Option:
@@ -80,19 +80,19 @@ class JobArguments:
     ] = None
 
 
-class _HelpFormatter(argparse.HelpFormatter):
+class _HelpFormatter(HelpFormatter):
     """Writes help as the other commands do."""
 
     def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: str | None = None) -> None:
         super().add_usage(usage, actions, groups, prefix or "Usage: ")
 
 
-def job_parser(job: str, description: str, arguments: type[JobArguments], example: str) -> argparse.ArgumentParser:
+def job_parser(job: str, description: str, arguments: type[JobArguments], example: str) -> ArgumentParser:
     """Return the parser of a job, with the flags of its arguments.
 
     example: arguments of a typical call, besides --bootstrap-servers.
     """
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog=f"timer-bridge {job}",
         usage="%(prog)s [OPTIONS]",
         description=description,
@@ -121,7 +121,7 @@ def job_parser(job: str, description: str, arguments: type[JobArguments], exampl
     for each, option in _options(arguments):
         given = {"required": each.default is MISSING, **option.for_argparse, "default": None}
         text = str(given.get("help", "")).replace("%(default)s", str(each.default)) + "; required" * given["required"]
-        given["help"] = text if text == argparse.SUPPRESS else f"{text[:1].upper()}{text[1:]}."
+        given["help"] = text if text == SUPPRESS else f"{text[:1].upper()}{text[1:]}."
         if given.get("action") != "store_true" and "choices" not in given:
             given["metavar"] = f"<{str(given.get('metavar', 'int' if given.get('type') is int else 'str')).lower()}>"
         (settings if option.is_setting else options).add_argument(_flag(each, option), dest=each.name, **given)
@@ -129,7 +129,7 @@ def job_parser(job: str, description: str, arguments: type[JobArguments], exampl
 
 
 def resolved(
-    parser: argparse.ArgumentParser,
+    parser: ArgumentParser,
     arguments: type[JobArguments],
     argv: Sequence[str] | None,
     environment: Mapping[str, str],
@@ -186,10 +186,7 @@ def _access(given: dict[str, Any], layers: Sequence[Mapping[str, Any]]) -> Kafka
 
 
 def resolved_each(
-    parser: argparse.ArgumentParser,
-    arguments: type[JobArguments],
-    argv: Sequence[str] | None,
-    environment: Mapping[str, str],
+    parser: ArgumentParser, arguments: type[JobArguments], argv: Sequence[str] | None, environment: Mapping[str, str]
 ) -> dict[str, dict[str, Any]]:
     """Return what `resolved` returns, by timer topic: those that `--timer-topic` names, else all of the settings."""
     given = parser.parse_args(argv)
