@@ -3,7 +3,7 @@
 python -m spark_jobs.fetch
 """
 
-from spark_jobs.platform.connector import fetched
+from spark_jobs.platform.session import fetched
 
 if __name__ == "__main__":
     print(fetched())

@@ -17,9 +17,8 @@ from importlib import import_module
 from pathlib import Path
 
 from spark_jobs.errors import command
-from spark_jobs.platform.connector import KAFKA_PACKAGE
 from spark_jobs.platform.files import make_local_folder
-from spark_jobs.platform.session import write_zip
+from spark_jobs.platform.session import KAFKA_PACKAGE, write_zip
 
 JOBS = {
     "archive": "spark_jobs.archive",

@@ -9,7 +9,7 @@ import yaml
 
 from spark_jobs.audit_run.arguments import AuditArguments, parse
 from spark_jobs.package import JOBS
-from spark_jobs.platform.connector import KAFKA_PACKAGE
+from spark_jobs.platform.session import KAFKA_PACKAGE
 
 HERE = Path(__file__).parent
 

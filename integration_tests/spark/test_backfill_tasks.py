@@ -19,7 +19,7 @@ from schemas.resent import Job, MarkTopics
 from spark_jobs.backfill.publish import BODIES, PublishTask, _PartitionProducer
 from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.security import KafkaAccess
-from spark_jobs.platform.arrow_tasks import Row
+from spark_jobs.platform.tables import Row
 
 pytestmark = pytest.mark.broker
 

@@ -29,7 +29,7 @@ from spark_jobs.importer.send import ImportMarks, SendTask
 from spark_jobs.kafka import resend
 from spark_jobs.kafka.resend import CommittedRecord, MarkReader, read_committed
 from spark_jobs.kafka.security import KafkaAccess
-from spark_jobs.platform.arrow_tasks import Row
+from spark_jobs.platform.tables import Row
 
 pytestmark = [
     pytest.mark.timeout(900),

@@ -24,7 +24,7 @@ from schemas.pending_table import PENDING, STORES, format_stores
 from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.admin import committed_progress
 from spark_jobs.kafka.security import KafkaAccess
-from spark_jobs.platform.connector import connector_jars
+from spark_jobs.platform.session import connector_jars
 from spark_jobs.tests.records import AS_OF_MS, delivery, request
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.slow, pytest.mark.spark, pytest.mark.broker]

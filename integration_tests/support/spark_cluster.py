@@ -21,7 +21,7 @@ from bridge.child_process import start_child
 from bridge.dev.embedded_kafka import HOST, free_port
 from integration_tests.support.patience import PATIENCE_S
 from spark_jobs import package
-from spark_jobs.platform.connector import KAFKA_PACKAGE
+from spark_jobs.platform.session import KAFKA_PACKAGE
 
 SPARK_HOME = Path(pyspark.__path__[0])
 WORKERS = 2

@@ -12,7 +12,7 @@ from bridge.dev.kafka_jars import JARS as KAFKA
 from integration_tests.support.store_jars import JARS as STORES
 from schemas.maven_jars import JarList, fetch_unchecked, file_name
 from scripts.bench.rocketmq.peer import JARS as ROCKETMQ
-from spark_jobs.platform.connector import jar_list, listed_releases
+from spark_jobs.platform.session import jar_list, listed_releases
 
 LISTS = (KAFKA, ROCKETMQ, STORES, *map(jar_list, listed_releases()))
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from bridge.dev.kafka_jars import JARS as KAFKA
 from schemas.maven_jars import JarList
-from spark_jobs.platform.connector import jar_list
+from spark_jobs.platform.session import jar_list
 
 
 def locked() -> set[str]:

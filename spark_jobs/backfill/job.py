@@ -37,10 +37,9 @@ from spark_jobs.backfill.undeliverable import SKEW_MS, with_reasons
 from spark_jobs.errors import JobFailedError, UsageError, command
 from spark_jobs.kafka.admin import Cluster, Span, committed_progress
 from spark_jobs.platform import files
-from spark_jobs.platform.arrow_tasks import ddl
 from spark_jobs.platform.files import Location
 from spark_jobs.platform.session import job_session
-from spark_jobs.platform.tables import folder, read_records, read_table, write_table, written
+from spark_jobs.platform.tables import ddl, folder, read_records, read_table, write_table, written
 
 _DAY_MS = 86_400_000
 

@@ -19,9 +19,9 @@ import pyarrow as pa
 from kafka_timer import headers as names
 from schemas.resent import MarkTopics
 from spark_jobs.kafka.admin import Place
-from spark_jobs.kafka.resend import TOPIC_REFUSAL_CODES, MarkReader, OutgoingRecord, Resender
+from spark_jobs.kafka.resend import RECORD, TOPIC_REFUSAL_CODES, MarkReader, OutgoingRecord, Resender, transactions
 from spark_jobs.kafka.security import KafkaAccess
-from spark_jobs.platform.arrow_tasks import RECORD, Batches, Row, batches_of, rows_of, transactions
+from spark_jobs.platform.tables import Batches, Row, batches_of, rows_of
 
 _TIMES = [(name, pa.int64()) for name in ("offset", "requested_ms", "due_ms", "expire_ms")]
 _ASKED = [("origin", pa.string()), ("partition", pa.int32()), *_TIMES, ("target", pa.string())]

@@ -33,7 +33,7 @@ from kafka_timer.headers import PAUSED_MS
 from schemas.journal import Decisions, JournalRecord
 from schemas.progress import Key, Progress
 from spark_jobs.errors import JobFailedError
-from spark_jobs.platform.arrow_tasks import Batches, Row, batches_of, rows_of
+from spark_jobs.platform.tables import Batches, Row, batches_of, rows_of
 
 SKEW_MS = 60_000
 """Largest difference between the clocks of two brokers."""

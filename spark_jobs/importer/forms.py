@@ -26,8 +26,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 from spark_jobs.errors import UsageError
 from spark_jobs.importer.rows import ColumnMapping, JsonFloat, is_export, older_partitions
 from spark_jobs.platform import files
-from spark_jobs.platform.arrow_tasks import Row
 from spark_jobs.platform.files import Uri
+from spark_jobs.platform.tables import Row
 
 UTF_8 = "utf-8"
 BROKEN = "_broken_line"

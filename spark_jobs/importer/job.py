@@ -35,12 +35,12 @@ from spark_jobs.importer.forms import UTF_8, Decoder, demand_found, opened, pars
 from spark_jobs.importer.rows import FIELDS, HEADER, ColumnMapping, InvalidRowError
 from spark_jobs.importer.send import MOST_ROWS, SENT, ImportMarks, SendTask
 from spark_jobs.kafka.admin import Cluster
-from spark_jobs.kafka.resend import MarkReader
+from spark_jobs.kafka.resend import RECORD, MarkReader
 from spark_jobs.platform import files
-from spark_jobs.platform.arrow_tasks import RECORD, Batches, ddl
 from spark_jobs.platform.files import Location
 from spark_jobs.platform.flags import FormerTopic, JobArguments, Option, Setting, job_parser, location, resolved, switch
 from spark_jobs.platform.session import job_session
+from spark_jobs.platform.tables import Batches, ddl
 
 _DAY_MS = 86_400_000
 _VERSION = 2

@@ -17,9 +17,9 @@ from kafka_timer.headers import ID
 from kafka_timer.murmur2 import partition_of
 from schemas.resent import MarkTopics
 from spark_jobs.errors import JobFailedError
-from spark_jobs.kafka.resend import MarkReader, OutgoingRecord, Resender
+from spark_jobs.kafka.resend import MarkReader, OutgoingRecord, Resender, transactions
 from spark_jobs.kafka.security import KafkaAccess
-from spark_jobs.platform.arrow_tasks import Batches, Row, rows_of, transactions
+from spark_jobs.platform.tables import Batches, Row, rows_of
 
 MOST_ROWS = 1_000
 """Most rows of a transaction."""

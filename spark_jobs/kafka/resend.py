@@ -9,15 +9,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from kafka_timer.kafka_client import error_of, unwrapped
+from schemas.chunks import chunks
 from schemas.resent import MarkTopics, Source
 from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.admin import OPEN_TRANSACTION_S, POLL_S, READER, TIMEOUT_S, Cluster, Place
 from spark_jobs.kafka.security import KafkaAccess
-from spark_jobs.platform.arrow_tasks import Row
+from spark_jobs.platform.tables import Row
 
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+RECORD = [("key", pa.binary()), ("value", pa.binary()), ("headers", _HEADERS)]
+"""Fields of a row to send: bytes, and headers in order."""
+_MOST_BYTES = 8 << 20
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001
 
 
@@ -105,6 +111,16 @@ class MarkReader:
                 key = mark.key or b""
                 if mark.value is not None and key.startswith(source.prefix):
                     yield key.removeprefix(source.prefix).decode(errors="replace"), mark.value
+
+
+def transactions(rows: Iterable[Row], most: int) -> Iterator[list[Row]]:
+    """Return the rows of RECORD in lists: at least one row, at most `most` rows, and 8 MiB if there are several."""
+    return chunks(rows, _size_bytes, most_bytes=_MOST_BYTES, most=most)
+
+
+def _size_bytes(row: Row) -> int:
+    parts = (row["key"], row["value"], *(header["value"] for header in row["headers"]))
+    return sum(len(part or b"") for part in parts)
 
 
 class Marks(Protocol):

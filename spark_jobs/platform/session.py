@@ -2,13 +2,17 @@
 
 The JVM writes to stderr before Spark can silence it. It inherits our stderr at its start, so stderr points to a log
 file for that moment.
+
+Its connector to Kafka, which PySpark lacks: spark-submit fetches it (--packages KAFKA_PACKAGE). For a JVM that we start
+spark-jars/<release>.txt lists the jars; they are fetched once, and checked before each start. With --jars DIR no
+network is used.
 """
 
 import logging
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from shutil import which
@@ -24,13 +28,16 @@ from pyspark.sql import SparkSession
 import kafka_timer
 import schemas
 import spark_jobs
-from schemas.maven_jars import JarsError
+from schemas.maven_jars import JarList, JarsError, ensure
 from spark_jobs.errors import JobFailedError, reason_of
 from spark_jobs.platform import files
-from spark_jobs.platform.connector import connector_jars
 from spark_jobs.platform.files import Location
 from spark_jobs.platform.flags import JobArguments
 
+RELEASE = pyspark.__version__
+KAFKA_PACKAGE = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{RELEASE}"
+"""Maven coordinates for spark-submit, which fetches the connector and its dependencies itself."""
+_LISTS = Path(__file__).with_name("spark-jars")
 _COMMON_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -243,3 +250,39 @@ def write_zip(path: Path) -> Path:
                 if file.suffix in (".py", ".html") and file.parent.name != "tests":
                     made.write(file, file.relative_to(folder.parent))
     return path
+
+
+def jar_list(release: str = RELEASE) -> JarList:
+    """Return the jars for a release of PySpark. Raises JarsError if none are listed."""
+    file = _LISTS / f"{release}.txt"
+    if not file.exists():
+        raise JarsError(
+            f"no jars are listed for PySpark {release}, only for {', '.join(listed_releases())}: install one of these,"
+            f" or give a folder that has {KAFKA_PACKAGE} and its dependencies with --jars"
+        )
+    return JarList("Spark's Kafka connector", release, file)
+
+
+def listed_releases() -> list[str]:
+    return sorted(path.stem for path in _LISTS.glob("*.txt"))
+
+
+def connector_jars(given: Path | None = None) -> Sequence[Path]:
+    """Return the jars: those of the folder `given`, else the listed ones, fetched if missing. Raises JarsError."""
+    if given is None:
+        return sorted(fetched().glob("*.jar"))
+    needed = [f"spark-{part}-kafka-0-10_*-{RELEASE}.jar" for part in ("sql", "token-provider")]
+    missing = [one for one in (*needed, "kafka-clients-*.jar", "commons-pool2-*.jar") if not any(given.glob(one))]
+    if missing:
+        raise JarsError(
+            f"--jars {given}: {', '.join(missing)} missing; `python -m spark_jobs.fetch` on a machine with a network"
+            f" and PySpark {RELEASE} prints the folder with the jars: copy it"
+        )
+    return sorted(given.glob("*.jar"))
+
+
+def fetched() -> Path:
+    """Return the folder with the listed jars, fetched if they are missing. Raises JarsError."""
+    home = os.environ.get("JAVA_HOME")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "timer-bridge" / "spark-jars"
+    return ensure(jar_list(), cache, java=str(Path(home, "bin", "java")) if home else "java")

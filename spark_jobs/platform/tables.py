@@ -9,9 +9,9 @@ grows soon takes longer than the work.
 
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import count
+from itertools import count, islice
 from typing import Any, Protocol, cast
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
-from schemas.tables import Table
+from schemas.tables import Table, spark_name
 from spark_jobs.audit_rules.headers import HEADERS_DDL, fitted, headers_or_empty
 from spark_jobs.kafka.admin import Span
 from spark_jobs.kafka.security import KafkaAccess
@@ -31,6 +31,10 @@ RECORDS_DDL = (
     "topic STRING, partition INT, offset BIGINT, timestamp_ms BIGINT, clock STRING, "
     f"key BINARY, value BINARY, headers {HEADERS_DDL}"
 )
+Row = dict[str, Any]
+Batches = Iterable[pa.RecordBatch]
+"""What a task that mapInArrow calls gets and returns."""
+_ROWS_PER_BATCH = 4_096
 _ONE_FILE = "part.parquet"
 _RECORDS_PER_TASK = 250_000
 _COMMITTED = {"kafka.isolation.level": "read_committed", "includeHeaders": "true"}
@@ -82,9 +86,9 @@ def follow_records(spark: SparkSession, access: KafkaAccess, topic: str, **optio
     return _as_records(records)
 
 
-def empty_table(spark: SparkSession, ddl: str) -> DataFrame:
+def empty_table(spark: SparkSession, columns_ddl: str) -> DataFrame:
     """Return no rows. The optimizer knows that it is empty, and removes joins and unions with it."""
-    columns = (F.lit(None).cast(f.dataType).alias(f.name) for f in cast(StructType, StructType.fromDDL(ddl)))
+    columns = (F.lit(None).cast(f.dataType).alias(f.name) for f in cast(StructType, StructType.fromDDL(columns_ddl)))
     return spark.range(1).where(F.lit(False)).select(*columns)
 
 
@@ -137,7 +141,7 @@ def write_rows(out: Location, table: Table, part: str | None, rows: Sequence[Map
     files.write(folder(out, table, part) / _ONE_FILE, data.getvalue())
 
 
-def read_rows(out: Location, table: Table, part: str | None) -> list[dict[str, Any]]:
+def read_rows(out: Location, table: Table, part: str | None) -> list[Row]:
     """Return the rows that `write_rows` wrote; none if it did not."""
     data = files.read(folder(out, table, part) / _ONE_FILE)
     return [] if data is None else list(pq.ParquetFile(io.BytesIO(data)).read().to_pylist())
@@ -176,3 +180,17 @@ def written(folder: Location) -> Iterator[Keep]:
         yield keep
     finally:
         files.delete(folder)
+
+
+def ddl(schema: pa.Schema) -> str:
+    return ", ".join(f"`{field.name}` {spark_name(field.type)}" for field in schema)
+
+
+def rows_of(batches: Batches) -> Iterator[Row]:
+    for batch in batches:
+        yield from batch.to_pylist()
+
+
+def batches_of(rows: Iterator[Row], schema: pa.Schema) -> Batches:
+    while some := [*islice(rows, _ROWS_PER_BATCH)]:
+        yield pa.RecordBatch.from_pylist(some, schema=schema)

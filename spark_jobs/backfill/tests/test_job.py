@@ -21,7 +21,7 @@ from spark_jobs.backfill.publish import BODIES, PublishTask
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
-from spark_jobs.platform.arrow_tasks import ddl
+from spark_jobs.platform.tables import ddl
 
 pytestmark = pytest.mark.spark
 

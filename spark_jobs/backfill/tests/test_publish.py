@@ -13,7 +13,7 @@ from spark_jobs.backfill.publish import BODIES, MOST_RECORDS, PublishTask, _Part
 from spark_jobs.kafka import resend
 from spark_jobs.kafka.resend import CommittedRecord, OutgoingRecord
 from spark_jobs.kafka.security import KafkaAccess
-from spark_jobs.platform.arrow_tasks import Row
+from spark_jobs.platform.tables import Row
 
 MARKS = MarkTopics(Job.BACKFILL, "marks", "former")
 JOB = PublishTask(KafkaAccess("localhost:9092"), "backfill", "t", MARKS, 1, None)

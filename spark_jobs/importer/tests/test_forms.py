@@ -15,7 +15,7 @@ from spark_jobs.errors import UsageError
 from spark_jobs.importer.forms import Decoder, demand_found, opened, parse_encoding
 from spark_jobs.importer.job import _STAGED, ConvertTask
 from spark_jobs.importer.rows import ColumnMapping
-from spark_jobs.platform.arrow_tasks import ddl
+from spark_jobs.platform.tables import ddl
 
 pytestmark = pytest.mark.spark
 

@@ -12,9 +12,8 @@ from pyspark.sql import SparkSession
 from schemas.maven_jars import JarsError
 from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.security import KafkaAccess
-from spark_jobs.platform.connector import connector_jars, jar_list
 from spark_jobs.platform.flags import JobArguments
-from spark_jobs.platform.session import fit_plans, job_session, operator_settings
+from spark_jobs.platform.session import connector_jars, fit_plans, jar_list, job_session, operator_settings
 
 
 def test_no_jvm_starts_with_a_jar_that_is_not_the_pinned_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
