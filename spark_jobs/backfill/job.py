@@ -14,6 +14,7 @@ Without --apply nothing is sent. OUT/backfill has the outcome of each timer (sch
 Exit codes: 0 done, 1 failed, or some could not be sent, 2 wrong arguments.
 """
 
+import sys
 import time
 from collections.abc import Sequence
 from uuid import uuid4
@@ -190,3 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print("\n".join(f"{name}: {count:,}" for name, count in counts.items()) or "nothing is missing")
     print(f"Outcome of each: {arguments.out / BACKFILL.name}")
     return 1 if any(name.startswith("failed") for name in counts) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

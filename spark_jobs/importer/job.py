@@ -15,6 +15,7 @@ Exit codes: 0 done, 1 failed, or rows were rejected or failed, 2 wrong arguments
 
 import json
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -242,3 +243,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if done.failed:
         print(f"{done.failed:,} were refused by the broker: {arguments.out / 'failed'}")
     return done.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
