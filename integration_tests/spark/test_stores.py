@@ -165,7 +165,7 @@ def export(file: Path, age: int, value: bytes) -> Path:
     row = {"topic": "t", "partition": 0, "origin_offset": 1, "target": "orders", "rolls": 0, "value": value} | times
     with pq.ParquetWriter(file, PENDING) as writer:
         writer.add_key_value_metadata({STORES: format_stores({TimerPartition("t", 0): (age, 0, 0, 0)})})
-        writer.write(pa.Table.from_pylist([row | {"headers": []}], PENDING))
+        writer.write(pa.Table.from_pylist([row | {"headers": [], "is_paused": False}], PENDING))
     return file
 
 
