@@ -178,7 +178,6 @@ class EmbeddedKafka:
             self._lock = None
 
     def _log_tails(self) -> str:
-        """Return the last lines of both logs, for an error message."""
         paths = [path for path in (self.log_path, self.folder / "logs" / "console.log") if path.exists()]
         last = (path.read_text(errors="replace").splitlines()[-15:] for path in paths)
         return "\n".join("\n".join([f"--- the end of {path}", *lines]) for path, lines in zip(paths, last, strict=True))

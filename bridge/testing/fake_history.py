@@ -29,7 +29,6 @@ class FakeHistory(FakePort):
         self._bounds_ahead: dict[TimerPartition, tuple[int, int]] = {}
 
     def in_process(self, fuse: Fuse) -> "FakeHistory":
-        """Return a History for another process."""
         twin = copy(self)
         twin.fuse, twin.silent = fuse, set()  # it waits
         twin.ask_ahead([])

@@ -410,7 +410,6 @@ class FakeGroup:
         return group_metadata in [(member, self.generation) for member in self.members]
 
     def _rebalance(self) -> None:
-        """Rebalance with as few moves as possible."""
         self.generation += 1
         load: dict[str, list[TimerPartition]] = {member: [] for member in self.members}
         homeless: list[TimerPartition] = []

@@ -200,7 +200,6 @@ class FakePublishing:
         return outcome
 
     def finish(self) -> Committed | Aborted | OutcomeUnknownError:
-        """End it."""
         if self.outcome is None:
             try:
                 self.outcome = self.sink.end(self)
@@ -216,7 +215,6 @@ def size_of(record: Outgoing) -> int:
 
 
 def _check(transaction: Transaction) -> None:
-    """Check what the port requires of its caller."""
     assert transaction.journal.keys() <= transaction.progress.keys(), "journal without progress"
     places = {str(partition).encode() for partition in transaction.progress}
     for record in transaction.outgoing:

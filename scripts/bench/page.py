@@ -148,7 +148,6 @@ def _table(rows: Iterator[Sequence[str]]) -> str:
 
 
 def page(results: Mapping[str, Any]) -> str:
-    """Return the page for the results of a run."""
     rounds, settings = results["rounds"], results["settings"]
     counts = "; ".join(
         f"{whose}: {', '.join(f'{count:,} {name}' for name, count in of.items())}"

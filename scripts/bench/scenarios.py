@@ -25,18 +25,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from bridge.errors import BridgeError
 from bridge.kafka.client_config import PRODUCER
 from kafka_timer import headers as names
-from scripts.bench.topic_fixture import AN_HOUR_MS, GIVE_UP_S, TopicFixture, sleep_until
-from scripts.common.delivery_figures import account, late_ms, lateness
-from scripts.common.kafka_io import (
-    QUIET,
-    Delivery,
-    OffsetRange,
-    TimerRequest,
-    kafka_errors,
-    named_timer,
-    now_ms,
-    timer,
-)
+from scripts.bench.topic_fixture import AN_HOUR_MS, GIVE_UP_S, TopicFixture, sent_in_s, sleep_until
+from scripts.common.delivery_figures import DeliveryAccount, late_ms, lateness
+from scripts.common.kafka_io import QUIET, Delivery, OffsetRange, TimerRequest, kafka_errors, named_timer, now_ms, timer
 from scripts.common.processes import BridgeProcess
 
 Measured = Mapping[str, object]
@@ -114,7 +105,7 @@ def burst_of(deliveries: Sequence[Delivery], spans: Sequence[OffsetRange]) -> di
     """
     late = late_ms(deliveries)
     first_ms, last_ms = (int(late.min()), int(late.max())) if len(late) else (0, 0)
-    counted = account(spans, deliveries)
+    counted = DeliveryAccount(spans, deliveries).counts()
     return {
         "drain_per_s": drain_per_s(deliveries),
         "from_due_per_s": (counted.requested - counted.lost) * 1000 / max(last_ms, 1),
@@ -143,7 +134,8 @@ def steady(
     """Measure a steady load. The sender is a separate process, so that it keeps its rate."""
     targets, begin_ms = targets or [topics.target(f"steady-{per_s}")], now_ms()
     before, broker_s, begins = cost_of(bridge), topics.broker_cpu_s(), topics.admin.ends(topics.timer_topic)
-    took_s = topics.send_at_rate(targets, per_s, seconds, STEADY_DELAY_MS, bridge.log_path)
+    sender = topics.sender(targets, per_s, seconds, STEADY_DELAY_MS, log := bridge.log_path)
+    took_s = sent_in_s(sender, 2 * seconds + 60, log)
     sent_ms, spans = now_ms(), topics.ranges_since(begins)
     topics.await_quiet(targets[0], sent_ms + STEADY_DELAY_MS, bridge.demand_alive)
     cost, broker_s = cost_of(bridge, before), topics.broker_cpu_s() - broker_s
@@ -161,7 +153,7 @@ def steady_of(
 
     `out_per_s` is while others were still sent.
     """
-    counted = account(spans, deliveries)
+    counted = DeliveryAccount(spans, deliveries).counts()
     return {
         "asked_per_s": per_s,
         "sent_per_s": counted.requested / took_s,
@@ -217,14 +209,13 @@ def plain(
         "cpu_us": (cpu_s[-1] - cpu_s[half]) * 1e6 / (count - ends[half]),
         "acknowledged": lateness(np.array(acknowledged_ms[half:]).round().astype(np.int64)),
         "late": lateness(late_ms(own)),
-        "account": account(spans, own),
+        "account": DeliveryAccount(spans, own).counts(),
         "broker_us": broker_s * 1e6 / count,
     }
 
 
 @contextmanager
 def _plain_senders(servers: str) -> Iterator[tuple[list[Any], Any]]:
-    """Yield two producers, and the metadata of a group for their offsets."""
     name, shared = f"plain-{uuid4().hex[:8]}", {"bootstrap.servers": servers, **QUIET}
     producers = [Producer({**PRODUCER, **shared, "transactional.id": f"{name}-{number}"}) for number in range(2)]
     for producer in producers:

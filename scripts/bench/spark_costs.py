@@ -28,7 +28,7 @@ from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BridgeError
 from kafka_timer import headers as names
 from scripts.common import command, processes
-from scripts.common.kafka_io import BROKER_CLOCK, Admin, TimerRequest, TimerSender, kafka_errors, now_ms
+from scripts.common.kafka_io import Admin, TimerRequest, TimerSender, kafka_errors, now_ms
 from scripts.common.processes import TIMER_BRIDGE
 
 FOLDER = Path(".run/spark-costs")
@@ -104,18 +104,15 @@ class WrittenHistory:
 
 
 def _target(nth: int) -> str:
-    """Return the target: half of all timers go to the first."""
     return TARGETS[0] if nth % 2 else TARGETS[1 + nth % 4 // 2]
 
 
 def plain_timers(count: int, body_bytes: int, due_ms: int) -> Iterator[PlacedRecord]:
-    """Return requests that are all due at `due_ms`."""
     headers: Headers = [(names.TOPIC, TARGETS[0]), (names.DELIVER_MS, b"%d" % due_ms)]
     return (PlacedRecord(TIMERS, number, b"x" * body_bytes, headers) for number in range(count))
 
 
 def send(servers: str, records: Iterable[PlacedRecord], *, in_transactions: bool = False) -> None:
-    """Send the records, each partition's in order."""
     sender, left = TimerSender(servers, **({"transactional.id": "placed"} if in_transactions else {})), iter(records)
     with kafka_errors("records could not be sent"):
         if in_transactions:
@@ -132,7 +129,7 @@ def send(servers: str, records: Iterable[PlacedRecord], *, in_transactions: bool
 
 
 def make_topics(servers: str) -> None:
-    Admin(servers).create_topics(TOPICS, partitions=PARTITIONS, settings=BROKER_CLOCK)
+    Admin(servers).create_topics(TOPICS, partitions=PARTITIONS)
 
 
 def stage(servers: str, history: WrittenHistory) -> None:

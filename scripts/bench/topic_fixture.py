@@ -21,17 +21,7 @@ from bridge.dev.embedded_kafka import SHORT_PAUSES, EmbeddedKafka, free_port
 from bridge.errors import BridgeError
 from scripts.common import command, processes
 from scripts.common.delivery_figures import DeliveryAccount
-from scripts.common.kafka_io import (
-    BROKER_CLOCK,
-    Admin,
-    Delivery,
-    OffsetRange,
-    Receiver,
-    TimerRequest,
-    now_ms,
-    send_all,
-    timer,
-)
+from scripts.common.kafka_io import Admin, Delivery, OffsetRange, Receiver, TimerRequest, now_ms, send_all, timer
 from scripts.common.processes import TIMER_BRIDGE, BridgeProcess
 
 GIVE_UP_S = 120.0
@@ -78,7 +68,6 @@ class BenchServers:
 
     @contextmanager
     def kafka(self, name: str = "") -> Iterator[EmbeddedKafka]:
-        """Run a broker in the part's folder."""
         home = self.folder / f"{name}kafka"
         broker = EmbeddedKafka(home, heap_mb=_HEAP_MB, java_options=(*SHORT_PAUSES, f"-Xms{_HEAP_MB}m"))
         with in_memory(home / "data"), broker:
@@ -122,7 +111,7 @@ class TopicFixture:
     def target(self, use: str, partitions: int = 0) -> str:
         self._targets += 1
         topic = f"bench.{use}-{self._targets}{self._suffix}"
-        self.admin.create_topics([topic], partitions=partitions or self.sizes.partitions, settings=BROKER_CLOCK)
+        self.admin.create_topics([topic], partitions=partitions or self.sizes.partitions)
         return topic
 
     def body(self, number: int) -> bytes:
@@ -137,17 +126,9 @@ class TopicFixture:
     def sender(
         self, targets: Sequence[str], per_s: int, seconds: float, delay_ms: int, log: Path
     ) -> "subprocess.Popen[str]":
-        """Start a process that sends at a fixed rate, and prints the seconds that it took."""
+        """Start a process that sends at a fixed rate. `sent_in_s` waits for it."""
         words = [self.servers, self.timer_topic, ",".join(targets), per_s, seconds, delay_ms, self.sizes.body_bytes]
         return processes.start_piped([sys.executable, "-m", "scripts.bench.paced_sender", *map(str, words)], log=log)
-
-    def send_at_rate(self, targets: Sequence[str], per_s: int, seconds: float, delay_ms: int, log: Path) -> float:
-        """Send by a process of its own, and return the seconds that it took. Raises BridgeError."""
-        with self.sender(targets, per_s, seconds, delay_ms, log) as sender:
-            printed, _ = sender.communicate(timeout=2 * seconds + 60)
-        if sender.returncode:
-            raise BridgeError(f"the sender ended with exit code {sender.returncode}; see {log}")
-        return float(printed)
 
     def send_in_time(
         self, requests: Iterable[TimerRequest], first_due_ms: int, bridge: BridgeProcess
@@ -167,12 +148,10 @@ class TopicFixture:
             time.sleep(0.05)
 
     def left(self, spans: Sequence[OffsetRange]) -> int:
-        """Return the number of requests after the bridge's progress."""
         reached = self.admin.committed(self._group, self.timer_topic)
         return sum(max(span.end - max(reached.get(span.partition, 0), span.begin), 0) for span in spans)
 
     def ranges_since(self, begins: dict[int, int]) -> list[OffsetRange]:
-        """Return the offsets of the timer topic from `begins` to its present end."""
         ends = self.admin.ends(self.timer_topic)
         return [OffsetRange(self.timer_topic, number, begins[number], end) for number, end in ends.items()]
 
@@ -204,3 +183,12 @@ class TopicFixture:
 
 def sleep_until(at_ms: int) -> None:
     time.sleep(max(0.0, (at_ms - now_ms()) / 1000))
+
+
+def sent_in_s(sender: "subprocess.Popen[str]", timeout_s: float, log: Path) -> float:
+    """Wait for a sender's end, and return the seconds that it took. Raises BridgeError."""
+    with sender:
+        printed, _ = sender.communicate(timeout=timeout_s)
+    if sender.returncode:
+        raise BridgeError(f"the sender ended with exit code {sender.returncode}; see {log}")
+    return float(printed)

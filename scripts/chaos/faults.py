@@ -52,7 +52,6 @@ class Victim(BridgeProcess):
         self._is_killed = False
 
     def demand_alive(self) -> None:
-        """Raise BridgeError if it has ended by itself."""
         if not self._is_killed:
             super().demand_alive()
 
@@ -114,7 +113,6 @@ class Victim(BridgeProcess):
 
 
 def _mounted(folder: Path) -> bool:
-    """Mount a small disk for the folder; needs root."""
     if os.geteuid() != 0:
         return False
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m,mode=0700", "tmpfs", str(folder)]
@@ -151,10 +149,6 @@ class FaultSchedule:
         links = [(f"link {number}", proxies) for number, proxies in enumerate(brokers.links)]
         nodes = [("broker", brokers.node(node_id)) for node_id in _MAY_DIE]
 
-        def hold(_: object) -> Callable[[], None]:
-            pause(True)
-            return lambda: pause(False)
-
         self._kinds = {
             "kill": FaultKind(bridges, Victim.crash, 4),
             "delete": FaultKind(bridges, Victim.delete, 2),
@@ -164,7 +158,7 @@ class FaultSchedule:
             "slow": FaultKind(links, lambda link: self._change_link(link, rng.choice((20, 200, 700))), 12, 0.5),
             "cut": FaultKind(links, lambda link: self._change_link(link, 0, is_cut=True), 12, 0.5),
             "broker": FaultKind(nodes, _kill_node, 8),
-            "pause": FaultKind([("real topic", None)], hold, 8, 2),
+            "pause": FaultKind([("real topic", pause)], _pause_target, 8, 2),
         }
         if has_workers:
             self._kinds["worker"] = FaultKind(bridges, lambda victim: victim.crash_worker(rng), 4)
@@ -184,7 +178,6 @@ class FaultSchedule:
         return None
 
     def _change_link(self, link: list[Proxy], delay_ms: int, *, is_cut: bool = False) -> Callable[[], None]:
-        """Slow or cut the link of a bridge to one broker, or to all."""
         proxies = self._rng.sample(link, self._rng.choice((1, len(link))))
 
         def change(delay_ms: int, *, is_cut: bool) -> None:
@@ -193,6 +186,11 @@ class FaultSchedule:
 
         change(delay_ms, is_cut=is_cut)
         return lambda: change(0, is_cut=False)
+
+
+def _pause_target(pause: Callable[[bool], None]) -> Callable[[], None]:
+    pause(True)
+    return lambda: pause(False)
 
 
 def _kill_node(node: EmbeddedKafka) -> Callable[[], None]:

@@ -32,7 +32,7 @@ from scripts.chaos.load import LIMITS, LONGEST_MS, TARGETS, ChaosLoad
 from scripts.chaos.strangers import CONFIG, GOOD, Neighbour, Strangers
 from scripts.chaos.three_brokers import ThreeBrokers
 from scripts.common import command
-from scripts.common.kafka_io import BROKER_CLOCK, Admin, Receiver
+from scripts.common.kafka_io import Admin, Receiver
 from spark_jobs.audit import run_audit
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.kafka.security import KafkaAccess
@@ -68,8 +68,8 @@ class Chaos:
     def __init__(
         self, folder: Path, minutes: float, seed: int, *, workers: int = 1, jars_cache: Path = DEFAULT_CACHE
     ) -> None:
-        self._folder, self._minutes, self._seed = folder, minutes, seed
-        self._workers, self._jars_cache = workers, jars_cache
+        self._folder, self._minutes, self._seed, self._workers = folder, minutes, seed, workers
+        self._jars_cache = jars_cache
         self._victims: list[Victim] = []
         self.counts: Counter[str] = Counter()
         self.skipped: dict[str, str] = {}
@@ -80,7 +80,7 @@ class Chaos:
         with ExitStack() as ends:
             brokers = ends.enter_context(ThreeBrokers(self._folder / "kafka", links=2, jars_cache=self._jars_cache))
             servers = brokers.bootstrap_servers
-            Admin(servers).create_topics([*TARGETS, GOOD], partitions=2, copies=3, settings=BROKER_CLOCK)
+            Admin(servers).create_topics([*TARGETS, GOOD], partitions=2, copies=3)
             (config := self._folder / "limits.toml").write_text(LIMITS + CONFIG)
             arguments = [*_ARGUMENTS, "--config", str(config), "--workers", str(self._workers)]
             for link, name in enumerate(("one", "two")):
@@ -164,29 +164,29 @@ class Chaos:
         out = self._folder / "audit"
         args = AuditArguments(access=KafkaAccess(servers), out=out, tolerance_ms=TOLERANCE_MS)
         verdict = run_audit(args)
-        rows = exceptional_rows(out)
-        try:
-            topics = [TIMER_TOPIC, *TARGETS, args.rejected_topic, args.receipts_topic]
-            found = [*rows, *records_of(servers, rows, topics)] if rows else []
-            (self._folder / "exceptions.jsonl").write_text("".join(json.dumps(each) + "\n" for each in found))
-            Console().print_json(data=found)
-        except BridgeError as error:  # the verdict is valid without them
-            command.say(f"the records of the faulty timers could not be read: {error}")
+        if found := exceptional_rows(out):
+            try:
+                found += records_of(servers, found, [TIMER_TOPIC, *TARGETS, args.rejected_topic, args.receipts_topic])
+            except BridgeError as error:  # the verdict is valid without them
+                command.say(f"the records of the faulty timers could not be read: {error}")
+        (self._folder / "exceptions.jsonl").write_text("".join(json.dumps(each) + "\n" for each in found))
+        Console().print_json(data=found)
         return verdict
 
 
 def exceptional_rows(out: Path) -> list[dict[str, Any]]:
     """Return the audit's first rows with a fault, or without a verdict."""
     rows = pq.read_table(out / "requests").to_pylist()
-    chosen = [row for row in rows if row["faults"] or row["class"] in UNDECIDED]
-    chosen.sort(key=lambda row: not row["faults"])
+    chosen = sorted(
+        (row for row in rows if row["faults"] or row["class"] in UNDECIDED), key=lambda row: not row["faults"]
+    )
     return [{name: value for name, value in row.items() if value not in (None, [])} for row in chosen[:_MOST_ROWS]]
 
 
 def records_of(servers: str, rows: list[dict[str, Any]], topics: Sequence[str]) -> list[dict[str, Any]]:
     """Return the records that name the origin of a row, or are at it, in order of time. Raises BridgeError."""
-    origins = [re.escape(origin) for row in rows for origin in (row["origin"], row.get("ended_by")) if origin]
-    is_named, found = re.compile(rf"({'|'.join(origins)})\b"), list[dict[str, Any]]()
+    origins = "|".join(re.escape(name) for row in rows for name in (row["origin"], row.get("ended_by")) if name)
+    is_named, found = re.compile(rf"({origins})\b"), list[dict[str, Any]]()
     with Receiver(servers, topics) as receiver:
         while messages := receiver.messages(10):
             found += [shown for shown in map(_shown, messages) if is_named.search(str(shown))]
@@ -216,15 +216,14 @@ def conclude(folder: Path, chaos: Chaos, verdict: AuditVerdict, args: argparse.N
         "latest_beside_attacks_ms": chaos.latest_ms,
     }
     (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
-    console = Console()
+    console, headline = Console(), verdict.headline
     console.print_json(data=report)
-    is_late = chaos.latest_ms > MOST_LATE_MS
-    is_clean = verdict.clean and not undecided and not is_late
-    headline = verdict.headline
-    if verdict.clean and undecided:
-        headline = f"{undecided:,} are pending or unjudged, though all were due"
-    elif verdict.clean and is_late:
-        headline = f"beside attacks a timer of a neighbour was {chaos.latest_ms:,} ms late: at most {MOST_LATE_MS:,}"
+    is_clean = verdict.clean
+    if is_clean and undecided:
+        is_clean, headline = False, f"{undecided:,} are pending or unjudged, though all were due"
+    elif is_clean and chaos.latest_ms > MOST_LATE_MS:
+        late = f"beside attacks a timer of a neighbour was {chaos.latest_ms:,} ms late"
+        is_clean, headline = False, f"{late}: at most {MOST_LATE_MS:,}"
     console.print(f"[bold {'green' if is_clean else 'red'}]{headline}[/]  {verdict.report}", soft_wrap=True)
     return 0 if is_clean else command.FAULT_FOUND
 

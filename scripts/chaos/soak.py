@@ -20,7 +20,7 @@ from rich.console import Console
 
 from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BridgeError
-from scripts.bench.topic_fixture import Sizes, TopicFixture
+from scripts.bench.topic_fixture import Sizes, TopicFixture, sent_in_s
 from scripts.common import command
 from scripts.common.delivery_figures import DeliveryAccount, lateness
 from scripts.common.kafka_io import Receiver, now_ms
@@ -38,11 +38,10 @@ Sample = dict[str, float]
 
 
 def sample(bridge: BridgeProcess, since_s: float) -> Sample:
-    """Return a sample of the bridge's process and its data directory."""
     usage, proc = bridge.usage(), Path(f"/proc/{bridge.pid}")
-    handles, threads = (sum(1 for _ in (proc / part).iterdir()) for part in ("fd", "task"))
-    counts = {"handles": handles, "threads": threads, "disk_mb": bridge.disk_mb()}
-    return {"at_s": round(time.monotonic() - since_s, 1), "rss_mb": usage.rss_mb, "cpu_s": usage.cpu_s, **counts}
+    found = {"at_s": round(time.monotonic() - since_s, 1), "rss_mb": usage.rss_mb, "cpu_s": usage.cpu_s}
+    counts = {name: sum(1 for _ in (proc / part).iterdir()) for name, part in (("handles", "fd"), ("threads", "task"))}
+    return {**found, **counts, "disk_mb": bridge.disk_mb()}
 
 
 def growth(samples: Sequence[Sample]) -> dict[str, float]:
@@ -59,7 +58,6 @@ def growth(samples: Sequence[Sample]) -> dict[str, float]:
 
 
 def watch(bridge: BridgeProcess, seconds: float, folder: Path) -> list[Sample]:
-    """Sample the bridge for some time. Raises BridgeError if it ends."""
     samples, since_s = list[Sample](), time.monotonic()
     with (folder / "samples.jsonl").open("w") as file:
         while time.monotonic() < since_s + seconds:
@@ -85,9 +83,7 @@ def soak(per_s: int, seconds: float, folder: Path) -> dict[str, Any]:
             ]
             samples = watch(bridge, seconds, folder)
             for sender in senders:
-                sender.communicate(timeout=600)
-                if sender.returncode:
-                    raise BridgeError(f"a sender ended with exit code {sender.returncode}: see {folder / 'send.log'}")
+                sent_in_s(sender, 600, folder / "send.log")
             command.say("everything is sent; waiting for the pending timers")
             spans, due_ms = topics.ranges_since(begins), now_ms() + max(DELAYS_MS.values())
             for target in targets.values():

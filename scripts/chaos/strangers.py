@@ -27,7 +27,6 @@ from scripts.chaos.load import Background
 from scripts.common import command
 from scripts.common.delivery_figures import Lateness, late_ms, lateness
 from scripts.common.kafka_io import (
-    BROKER_CLOCK,
     QUIET,
     Admin,
     Delivery,
@@ -38,7 +37,7 @@ from scripts.common.kafka_io import (
     now_ms,
     timer,
 )
-from scripts.common.processes import BridgeProcess, usage
+from scripts.common.processes import BridgeProcess
 
 TIMERS, EVIL, GOOD = "timer.requests", "timer.evil", "good"
 CONFIG = f'[topics."{EVIL}"]\n'
@@ -220,18 +219,6 @@ class Strangers(Background):
                 self.attack()
 
 
-class Peak(Background):
-    """The largest memory of a process, read each 50 ms until the `with` ends."""
-
-    def __init__(self, pid: int) -> None:
-        super().__init__("peak")
-        self.pid, self.rss_mb = pid, 0.0
-
-    def _run(self) -> None:
-        while not self._over.wait(0.05):
-            self.rss_mb = max(self.rss_mb, usage(self.pid).rss_mb)
-
-
 class Outcome(NamedTuple):
     """Deliveries of the neighbour, peak memory of the bridge, and duration of the attack."""
 
@@ -245,10 +232,9 @@ class Outcome(NamedTuple):
 
 @contextmanager
 def stage_with_bridge(folder: Path, attack: str, **kafka: Any) -> Iterator[tuple[Stage, BridgeProcess]]:
-    """Start a new broker with a target topic, and a bridge of two timer topics."""
     with EmbeddedKafka(folder / "kafka", **kafka) as broker:
         admin = Admin(broker.bootstrap_servers)
-        admin.create_topics([GOOD], partitions=1, settings=BROKER_CLOCK)
+        admin.create_topics([GOOD], partitions=1)
         (folder / "bridge.toml").write_text(CONFIG)
         words = ["--config", str(folder / "bridge.toml"), "--partitions", "1" if attack == "by-origin" else "4"]
         with BridgeProcess(folder, broker.bootstrap_servers, words) as bridge:
@@ -257,13 +243,13 @@ def stage_with_bridge(folder: Path, attack: str, **kafka: Any) -> Iterator[tuple
 
 def run_attack(stage: Stage, bridge: BridgeProcess, name: str, rest_s: float = 8.0) -> Outcome:
     """Run one attack beside the neighbour, who begins 2 s before it and ends `rest_s` after it."""
-    with Peak(bridge.pid) as peak, Neighbour(stage.servers) as neighbour:
+    with Neighbour(stage.servers) as neighbour:
         time.sleep(_AHEAD_MS / 1000)
         began_s = time.monotonic()
         ATTACKS[name](stage)
         seconds = time.monotonic() - began_s
         time.sleep(rest_s)
-    return Outcome(neighbour.sent, *neighbour.deliveries(), peak.rss_mb, seconds)
+    return Outcome(neighbour.sent, *neighbour.deliveries(), bridge.usage().peak_rss_mb, seconds)
 
 
 def main() -> int:

@@ -14,22 +14,20 @@ import asyncio
 import contextlib
 import shutil
 import threading
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Self
 
-from bridge.dev.embedded_kafka import HOST, PROPERTIES, EmbeddedKafka, free_port
+from bridge.dev.embedded_kafka import HOST, EmbeddedKafka, free_port
 from bridge.dev.kafka_jars import DEFAULT_CACHE
 
 _CHUNK_BYTES = 1 << 16
 _LOOK_S = 0.02
-T = TypeVar("T")
 Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-_PROTOCOLS = "listener.security.protocol.map"
-_FACTORS = ("default", "offsets.topic", "transaction.state.log")
 _COPIES = {
-    **{f"{name}.replication.factor": "3" for name in _FACTORS},
+    **{f"{name}.replication.factor": "3" for name in ("default", "offsets.topic", "transaction.state.log")},
     "min.insync.replicas": "2",
     "transaction.state.log.min.isr": "2",
     "broker.session.timeout.ms": "3000",
@@ -41,10 +39,8 @@ class Proxy:
     """Forwards one port to another."""
 
     def __init__(self, port: int, target_port: int) -> None:
-        self.port = port
-        self.target_port = target_port
-        self.delay_ms = 0
-        self.is_cut = False
+        self.port, self.target_port = port, target_port
+        self.delay_ms, self.is_cut = 0, False
 
     async def serve(self) -> asyncio.Server:
         return await asyncio.start_server(self._join, HOST, self.port)
@@ -82,30 +78,28 @@ class Proxy:
 
 @contextlib.contextmanager
 def running(proxies: Iterable[Proxy]) -> Iterator[None]:
-    """Run the proxies in a thread."""
-    loop, servers = asyncio.new_event_loop(), list[asyncio.Server]()
-    thread = threading.Thread(target=loop.run_forever, name="proxies", daemon=True)
+    begun: Future[Callable[[], object]] = Future()
 
-    def run(work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, loop).result(60)
-
-    async def end() -> None:
+    async def serve() -> None:
+        over, loop = asyncio.Event(), asyncio.get_running_loop()
+        try:
+            servers = [await proxy.serve() for proxy in proxies]
+        except OSError as taken:
+            begun.set_exception(taken)
+            return
+        begun.set_result(lambda: loop.call_soon_threadsafe(over.set))
+        await over.wait()
         for server in servers:
             server.close()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
 
+    thread = threading.Thread(target=asyncio.run, args=[serve()], name="proxies", daemon=True)
     thread.start()
+    end = begun.result(60)
     try:
-        servers += [run(proxy.serve()) for proxy in proxies]
         yield
     finally:
-        run(end())
-        loop.call_soon_threadsafe(loop.stop)
+        end()
         thread.join(60)
-        loop.close()
 
 
 class ThreeBrokers:
@@ -114,15 +108,11 @@ class ThreeBrokers:
     def __init__(self, folder: Path, *, links: int = 0, jars_cache: Path = DEFAULT_CACHE) -> None:
         self._folder, self._jars_cache = folder, jars_cache
         shutil.rmtree(folder, ignore_errors=True)
-        ports = self._free_ports()
         self.links: list[list[Proxy]] = [[] for _ in range(links)]
         """For each link, the proxies of the three brokers."""
+        ports = _free_ports()
         controller_port = next(ports)
-        self._voters = {"controller.quorum.voters": f"1@{HOST}:{controller_port}"}
-        controller = {"listeners": f",CONTROLLER://{HOST}:{controller_port}"}
-        self.nodes = [self._node(1, ports, controller)]
-        for node_id in (2, 3):
-            self.nodes.append(self._node(node_id, ports, {"process.roles": "broker", "node.id": str(node_id)}))
+        self.nodes = [self._node(node_id, ports, controller_port) for node_id in (1, 2, 3)]
 
     def bootstrap_of(self, link: int) -> str:
         """Return the addresses of all brokers through the proxies of a link."""
@@ -149,27 +139,22 @@ class ThreeBrokers:
     def __exit__(self, *_: object) -> None:
         self._ends.close()
 
-    @staticmethod
-    def _free_ports() -> Iterator[int]:
-        taken = set[int]()
-        while True:
-            taken.add(port := free_port(taken=taken))
-            yield port
-
-    def _node(self, node_id: int, ports: Iterator[int], properties: dict[str, str]) -> EmbeddedKafka:
-        port = next(ports)
-        listeners = advertised = f"PLAINTEXT://{HOST}:{port}"
-        protocols = PROPERTIES[_PROTOCOLS]
+    def _node(self, node_id: int, ports: Iterator[int], controller_port: int) -> EmbeddedKafka:
+        advertised = {"PLAINTEXT": next(ports)}
+        bound = advertised | ({"CONTROLLER": controller_port} if node_id == 1 else {})
         for number, proxies in enumerate(self.links):
-            proxy = Proxy(next(ports), next(ports))
-            proxies.append(proxy)
-            listeners += f",LINK{number}://{HOST}:{proxy.target_port}"
-            advertised += f",LINK{number}://{HOST}:{proxy.port}"
-            protocols += f",LINK{number}:PLAINTEXT"
-        own = _COPIES | self._voters | properties
-        own |= {"listeners": listeners + properties.get("listeners", ""), "advertised.listeners": advertised}
-        own[_PROTOCOLS] = protocols
-        folder = self._folder / str(node_id)
+            proxies.append(proxy := Proxy(next(ports), next(ports)))
+            bound[f"LINK{number}"], advertised[f"LINK{number}"] = proxy.target_port, proxy.port
+        properties = {
+            "node.id": str(node_id),
+            "process.roles": "broker,controller" if node_id == 1 else "broker",
+            "controller.quorum.voters": f"1@{HOST}:{controller_port}",
+            "listeners": _addresses(bound),
+            "advertised.listeners": _addresses(advertised),
+            "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in ("CONTROLLER", *advertised)),
+        }
+        folder, port = self._folder / str(node_id), advertised["PLAINTEXT"]
+        own = _COPIES | properties
         return EmbeddedKafka(folder, port=port, heap_mb=256, properties=own, jars_cache=self._jars_cache)
 
     def _join_cluster(self, node: EmbeddedKafka) -> None:
@@ -178,3 +163,14 @@ class ThreeBrokers:
         cluster_id = next(line for line in lines if line.startswith("cluster.id="))
         (data := node.folder / "data").mkdir(parents=True)
         (data / "meta.properties").write_text(f"version=1\n{cluster_id}\nnode.id={self.nodes.index(node) + 1}\n")
+
+
+def _free_ports() -> Iterator[int]:
+    taken = set[int]()
+    while True:
+        taken.add(port := free_port(taken=taken))
+        yield port
+
+
+def _addresses(ports: dict[str, int]) -> str:
+    return ",".join(f"{name}://{HOST}:{port}" for name, port in ports.items())

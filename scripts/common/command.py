@@ -46,7 +46,6 @@ def run(name: str, job: Callable[[], int]) -> int:
 
 
 def say(step: str) -> None:
-    """Print a step of a run, with the time of day."""
     Console().print(f"{time.strftime('%H:%M:%S')}  {step}", highlight=False)
 
 

@@ -45,21 +45,16 @@ def late_ms(deliveries: Sequence[Delivery]) -> Ints:
     return np.array([d.appended_ms - d.due_ms for d in deliveries], np.int64)
 
 
-def account(spans: Sequence[OffsetRange], deliveries: Sequence[Delivery]) -> Account:
-    """Count the deliveries. Every offset of `spans` is a request that must be delivered once."""
-    arrived = DeliveryAccount(spans)
-    arrived.note(deliveries)
-    return arrived.counts()
-
-
 class DeliveryAccount:
     """Counts the deliveries of each expected origin, and keeps how late they were."""
 
-    def __init__(self, spans: Sequence[OffsetRange]) -> None:
+    def __init__(self, spans: Sequence[OffsetRange], deliveries: Sequence[Delivery] = ()) -> None:
+        """spans: every offset is a request that must be delivered once."""
         self._spans = {b"%s/%d" % (span.topic.encode(), span.partition): span for span in spans}
         self._times = {name: np.zeros(len(span), np.int32) for name, span in self._spans.items()}
         self._late_ms: list[Ints] = []
         self._strangers = 0
+        self.note(deliveries)
 
     def note(self, deliveries: Sequence[Delivery]) -> None:
         self._late_ms.append(late_ms(deliveries))

@@ -7,7 +7,7 @@ Admin       <- topics, ends, progress
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, Self, TypeVar
 from uuid import uuid4
 
@@ -63,7 +63,6 @@ class OffsetRange(NamedTuple):
 
 
 def timer(target: str, due_ms: int, value: bytes, key: bytes | None = None) -> TimerRequest:
-    """Return a request in native headers."""
     return TimerRequest(key, value, [(names.TOPIC, target.encode()), (names.DELIVER_MS, b"%d" % due_ms)])
 
 
@@ -86,7 +85,7 @@ class Admin:
         self._consumers: dict[str, Consumer] = {}
 
     def create_topics(
-        self, topics: Iterable[str], *, partitions: int, settings: Mapping[str, str], copies: int = 1
+        self, topics: Iterable[str], *, partitions: int, settings: Mapping[str, str] = BROKER_CLOCK, copies: int = 1
     ) -> None:
         asked = [NewTopic(topic, partitions, copies, config=dict(settings)) for topic in topics]
         with kafka_errors("topics could not be created"):
@@ -94,14 +93,11 @@ class Admin:
                 created.result(_TIMEOUT_S)
 
     def ends(self, topic: str) -> dict[int, int]:
-        """Return the last stable offset of each partition."""
 
         def look() -> dict[int, int]:
-            latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-            asked = dict.fromkeys(self._partitions(topic), latest)
-            found = self._client.list_offsets(
-                asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_TIMEOUT_S
-            )
+            asked = {place: OffsetSpec.latest() for place in self._partitions(topic)}  # type: ignore[no-untyped-call]
+            stable = {"isolation_level": IsolationLevel.READ_COMMITTED, "request_timeout": _TIMEOUT_S}
+            found = self._client.list_offsets(asked, **stable)
             return {place.partition: answer.result(_TIMEOUT_S).offset for place, answer in found.items()}
 
         return _repeated(f"the ends of {topic} could not be read", look)
@@ -149,7 +145,6 @@ class TimerSender:
                 return
 
     def serve(self) -> None:
-        """Process the acknowledgements that have arrived."""
         self.producer.poll(0)
         if self._failed is not None:
             raise BridgeError(f"a request could not be sent: {self._failed}")
@@ -248,18 +243,16 @@ def now_ms() -> int:
 def _repeated(what: str, look: Callable[[], T]) -> T:
     """Retry `look`: a broker cannot answer for a new topic or group at once."""
     until_s = time.monotonic() + _TIMEOUT_S
-    while True:
-        try:
+    while time.monotonic() < until_s:
+        with suppress(KafkaException):
             return look()
-        except KafkaException as wrong:
-            if time.monotonic() > until_s:
-                raise BridgeError(f"{what}: {wrong.args[0]}") from wrong
-            time.sleep(0.05)
+        time.sleep(0.05)
+    with kafka_errors(what):
+        return look()
 
 
 @contextmanager
 def kafka_errors(what: str) -> Iterator[None]:
-    """Raise Kafka's errors as BridgeError."""
     try:
         yield
     except KafkaException as wrong:

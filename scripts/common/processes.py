@@ -87,7 +87,6 @@ def _cpu_s(stat: list[str]) -> float:
 
 
 def start_piped(command: Sequence[str], *, stdin: int = subprocess.DEVNULL, log: Path) -> subprocess.Popen[str]:
-    """Start a child with its standard output as a pipe."""
     with log.open("ab") as errors:
         return start_child(command, stdin=stdin, stdout=subprocess.PIPE, stderr=errors, text=True)
 
@@ -124,7 +123,6 @@ class BridgeProcess:
         return Usage(*map(sum, zip(*each, strict=True)))
 
     def disk_mb(self) -> float:
-        """Return the size of its data directory."""
         return sum(file.stat().st_blocks * 512 for file in self.data_dir.rglob("*") if file.is_file()) / 2**20
 
     def transactions(self) -> float:
@@ -140,7 +138,6 @@ class BridgeProcess:
         return found
 
     def start(self, *, timeout_s: float = 120.0) -> None:
-        """Start it, and wait until it is ready."""
         self.launch()
         self.await_ready(timeout_s=timeout_s)
 

@@ -25,7 +25,7 @@ from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BridgeError, SettingsError
 from scripts.common import command
 from scripts.common.delivery_figures import late_ms, lateness
-from scripts.common.kafka_io import BROKER_CLOCK, Admin, Delivery, Receiver, TimerRequest, TimerSender, now_ms, timer
+from scripts.common.kafka_io import Admin, Delivery, Receiver, TimerRequest, TimerSender, now_ms, timer
 from scripts.common.processes import BridgeProcess
 from spark_jobs.audit import run_audit
 from spark_jobs.audit_run.arguments import AuditArguments
@@ -144,7 +144,7 @@ def demo(args: argparse.Namespace, console: Console) -> int:
     console.print(f"{len(flights):,} flights of {days} from {args.date}, compressed into {args.seconds:g} s")
     with command.fresh(FOLDER) as folder, EmbeddedKafka(folder / "kafka") as kafka:
         servers = kafka.bootstrap_servers
-        Admin(servers).create_topics(TOPICS, partitions=1, settings=BROKER_CLOCK)
+        Admin(servers).create_topics(TOPICS, partitions=1)
         console.print(f"Kafka is ready at {servers}; starting the bridge", highlight=False)
         with BridgeProcess(folder, servers):
             sent = stream(servers, TIMER_TOPIC, flights, console)

@@ -15,7 +15,7 @@ from rich.console import Console
 from bridge.dev.embedded_kafka import HOST, EmbeddedKafka, free_port
 from bridge.errors import SettingsError
 from scripts.common import command
-from scripts.common.kafka_io import BROKER_CLOCK, Admin, now_ms, send_all
+from scripts.common.kafka_io import Admin, now_ms, send_all
 from scripts.common.processes import BridgeProcess
 from scripts.demo.run import DEFAULT_DATE, TIMER_TOPIC, TOPICS, booked, stream
 from spark_jobs.audit import run_audit
@@ -35,7 +35,7 @@ COLOURS = 64
 def screenshots(console: Console) -> int:
     with command.fresh(FOLDER) as folder, EmbeddedKafka(folder / "kafka") as kafka:
         servers, port = kafka.bootstrap_servers, free_port()
-        Admin(servers).create_topics(TOPICS, partitions=1, settings=BROKER_CLOCK)
+        Admin(servers).create_topics(TOPICS, partitions=1)
         with BridgeProcess(folder, servers, ["--page"], http_port=port):
             stream(servers, TIMER_TOPIC, booked(DEFAULT_DATE, 1, seconds=20), console)
             run_audit(AuditArguments(access=KafkaAccess(servers), out=folder / "audit"))

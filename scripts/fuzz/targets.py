@@ -112,7 +112,6 @@ def sound() -> Contents:
 
 
 def disk_of(contents: Contents) -> SimDisk:
-    """Return a disk with these files, durable."""
     disk = SimDisk()
     for name, content in contents.items():
         disk.start_replace(name, content).wait()
@@ -120,7 +119,6 @@ def disk_of(contents: Contents) -> SimDisk:
 
 
 def edited(data: bytes) -> Contents:
-    """Return the files that `data` describes."""
     contents, names, flags = dict(sound()), sorted(sound()), data[0] if data else 0
     for at in range(1, len(data) - EDIT.size + 1, EDIT.size):
         which, size, place, value = EDIT.unpack_from(data, at)

@@ -17,7 +17,6 @@ _LINK = re.compile(r"(?P<image>!?)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<tar
 
 
 def on_files(files: Any, config: Any, **_: object) -> Any:
-    """Add the pages of the repository's root to mkdocs' `files`, and return them."""
     from mkdocs.structure.files import File  # Tests of the links do without mkdocs.
 
     for source, site in ROOT_PAGES.items():
@@ -26,7 +25,6 @@ def on_files(files: Any, config: Any, **_: object) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
-    """Return `markdown` with the site's links."""
     return with_site_links(markdown, page.file.src_uri)
 
 

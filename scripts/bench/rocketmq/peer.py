@@ -128,7 +128,6 @@ def running(folder: Path, load: Load) -> Iterator["subprocess.Popen[str]"]:
 
 
 def _compiled(java: str, jars: Path, folder: Path) -> Path:
-    """Compile the client. Return the folder with its classes."""
     (compiler,) = jars.glob("ecj-*.jar")
     words = [java, "-jar", str(compiler), "-17", "-nowarn", "-d", str(folder / "classes")]
     words += ["-cp", ":".join(map(str, sorted(jars.glob("*.jar")))), str(CLIENT)]
@@ -184,7 +183,6 @@ class Peer:
         return [Delivery(topic, b"rocketmq/0/%d" % number, due, stored, 0) for number, due, stored in rows]
 
     def _ask(self, *words: object) -> int:
-        """Raises BridgeError if the client has ended."""
         assert self._client.stdin is not None
         assert self._client.stdout is not None
         self._client.stdin.write(" ".join(map(str, words)) + "\n")

@@ -15,14 +15,14 @@ def delivery(offset: int, *, late_ms: int = 5, partition: str = "timer.requests/
 def test_every_fault_is_counted() -> None:
     came = [delivery(2), delivery(3), delivery(3), delivery(3), delivery(4, late_ms=-1)]
     came += [delivery(1), delivery(6), delivery(2, partition="other/0"), delivery(2, partition="timer.requests/1")]
-    found = figures.account([SPAN], came)
+    found = figures.DeliveryAccount([SPAN], came).counts()
     assert found == figures.Account(requested=4, lost=1, duplicates=2, early=1, strangers=4)
 
 
 def test_one_delivery_of_each_has_no_fault_and_two_partitions_are_kept_apart() -> None:
     spans = [SPAN, OffsetRange("timer.requests", 1, 0, 1)]
     came = [delivery(0, partition="timer.requests/1"), *(delivery(offset) for offset in (5, 2, 4, 3))]
-    assert figures.account(spans, came) == figures.Account(5, 0, 0, 0, 0)
+    assert figures.DeliveryAccount(spans, came).counts() == figures.Account(5, 0, 0, 0, 0)
 
 
 def test_percentiles_are_latenesses_that_happened() -> None:
