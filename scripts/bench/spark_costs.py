@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow.parquet as pq
 
@@ -48,13 +47,8 @@ Headers = list[tuple[str, str | bytes | None]]
 Figures = dict[str, float]
 
 
-class PlacedRecord(NamedTuple):
-    """A record for a partition without other producers: its offset is known before it is sent."""
-
-    topic: str
-    group: int
-    value: bytes | None
-    headers: Headers
+PlacedRecord = tuple[str, int, bytes | None, Headers]
+"""Topic, group, value and headers of a record for a partition without other producers: its offset is known before."""
 
 
 class WrittenHistory:
@@ -68,7 +62,7 @@ class WrittenHistory:
     def timers(self) -> Iterator[PlacedRecord]:
         for group in range(self.groups):
             for nth in range(GROUP):
-                yield PlacedRecord(TIMERS, group, *self._request(group, nth))
+                yield TIMERS, group, *self._request(group, nth)
 
     def outcomes(self) -> Iterator[PlacedRecord]:
         """Yield deliveries, rejected records and receipts."""
@@ -79,14 +73,13 @@ class WrittenHistory:
                 origin = (names.ORIGIN, self._origin(group, nth))
                 if nth in REFUSED:
                     why: Headers = [(names.ERROR, "unknown-topic"), (names.ERROR_DETAIL, "no such topic")]
-                    yield PlacedRecord(REJECTED, group, value, [*headers, *why, origin])
+                    yield REJECTED, group, value, [*headers, *why, origin]
                     continue
                 own: Headers = [origin, (names.DELIVER_MS, due), (names.RELEASED_MS, due)]
-                own.append((names.ROLLS, f"{nth == ROLLED:d}"))
-                yield PlacedRecord(_target(nth), group, value, [*headers[-1:], *own])
+                yield _target(nth), group, value, [*headers[-1:], *own, (names.ROLLS, f"{nth == ROLLED:d}")]
             receipt = {"v": 1, "kind": "cancelled", "at_ms": self._due_ms, "request": self._origin(group, CANCEL)}
             receipt["origin"] = self._origin(group, ENDED)
-            yield PlacedRecord(RECEIPTS, group, json.dumps(receipt).encode(), [])
+            yield RECEIPTS, group, json.dumps(receipt).encode(), []
 
     def _request(self, group: int, nth: int) -> tuple[bytes | None, Headers]:
         if nth == CANCEL:
@@ -109,7 +102,7 @@ def _target(nth: int) -> str:
 
 def plain_timers(count: int, body_bytes: int, due_ms: int) -> Iterator[PlacedRecord]:
     headers: Headers = [(names.TOPIC, TARGETS[0]), (names.DELIVER_MS, b"%d" % due_ms)]
-    return (PlacedRecord(TIMERS, number, b"x" * body_bytes, headers) for number in range(count))
+    return ((TIMERS, number, b"x" * body_bytes, headers) for number in range(count))
 
 
 def send(servers: str, records: Iterable[PlacedRecord], *, in_transactions: bool = False) -> None:
@@ -128,14 +121,10 @@ def send(servers: str, records: Iterable[PlacedRecord], *, in_transactions: bool
         sender.flush()
 
 
-def make_topics(servers: str) -> None:
-    Admin(servers).create_topics(TOPICS, partitions=PARTITIONS)
-
-
 def stage(servers: str, history: WrittenHistory) -> None:
     """Write the history to topics, which are new if it begins at offset 0."""
     if not history.first_offset:
-        make_topics(servers)
+        Admin(servers).create_topics(TOPICS, partitions=PARTITIONS)
     send(servers, history.timers())  # without transactions: their markers have offsets, too
     send(servers, history.outcomes(), in_transactions=True)
 
@@ -191,7 +180,7 @@ def audit(runs: AuditRuns, args: argparse.Namespace) -> Figures:
 
 def batch(runs: AuditRuns, args: argparse.Namespace, pending: int = PARTITIONS) -> Figures:
     """Measure the second batch of a streaming audit; the first one reads the pending timers."""
-    make_topics(runs.servers)
+    Admin(runs.servers).create_topics(TOPICS, partitions=PARTITIONS)
     send(runs.servers, plain_timers(pending, args.body_bytes, now_ms() + FAR_MS))
     words = ("--stream", "--available-now")
     runs.run(*words, requests=pending)

@@ -20,7 +20,7 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -61,16 +61,12 @@ def without_checksums() -> ExitStack:
     stack.enter_context(mock.patch("zlib.crc32", _zero))
     # `stopped_store` first: it must not be imported while the function that it takes over is replaced.
     for name in ("stopped_store.slot_checks", "wheel.timer_wheel.slot_checks", "wheel.timer_log.unit_checks"):
-        stack.enter_context(mock.patch(f"timer.{name}", _zeros))
+        stack.enter_context(mock.patch(f"timer.{name}", lambda rows, *_: np.zeros(len(rows), np.uint32)))
     return stack
 
 
 def _zero(*_: object) -> int:
     return 0
-
-
-def _zeros(rows: Any, *_: object) -> Any:
-    return np.zeros(len(rows), np.uint32)
 
 
 # -- a valid store, and edits of it
@@ -194,17 +190,12 @@ def _empty(disk: SimDisk) -> None:
         store.close()
 
 
-def _checkpoint(text: bytes) -> None:
-    _look_into(as_closed(sound() | {NAME: b"%08x\n%s" % (0, text)}))
-
-
 def _frame(data: bytes) -> None:
-    with suppress(CorruptStoreError):
-        peek(data, 0)
-    with suppress(CorruptStoreError):
-        unpack(data, 0)
-    with suppress(CorruptStoreError):
-        unpack_headers(unpack(struct.pack(">II", len(data), 0) + b"\1" + data[9:], 0).headers)
+    after_head = struct.pack(">II", len(data), 0) + b"\1" + data[9:]
+    checks = (lambda: peek(data, 0), lambda: unpack(data, 0), lambda: unpack_headers(unpack(after_head, 0).headers))
+    for check in checks:
+        with suppress(CorruptStoreError):
+            check()
 
 
 def _journal(data: bytes) -> None:
@@ -250,7 +241,10 @@ def _header_seeds() -> Iterator[bytes]:
 
 TARGETS = {
     "store": Target(lambda data: _look_into(edited(data)), _store_seeds),
-    "checkpoint": Target(_checkpoint, lambda: iter([sound()[NAME].partition(b"\n")[2]])),
+    "checkpoint": Target(
+        lambda text: _look_into(as_closed(sound() | {NAME: b"%08x\n%s" % (0, text)})),
+        lambda: iter([sound()[NAME].partition(b"\n")[2]]),
+    ),
     "frame": Target(_frame, lambda: (frame for n in sound() if n.startswith("body/") for frame in frames(sound()[n]))),
     "journal": Target(_journal, _journal_seeds),
     "progress": Target(_progress, lambda: (p.metadata().encode() for p in (Progress(7, Key(START_MS, 3), 2, 99),))),

@@ -114,14 +114,13 @@ def main() -> None:
     built = sorted(each for each in out.iterdir() if each.is_file())
     sums = [f"{hashlib.sha256(each.read_bytes()).hexdigest()}  {each.name}\n" for each in built]
     (out / "SHA256SUMS").write_text("".join(sums))
-    print(f"{out}: version {version} of {run('git', 'rev-parse', 'HEAD').strip()}; upload")
-    print("  to the package index: kafka_timer_client-* first, then kafka_timer_bridge-*")
-    print(f"  to the chart repository: timer-bridge-{version}.tgz")
-    print("  to the web server: site.tar.gz, unpacked")
-    print(
-        f"  to the image registry: {'bridge.tar, audit.tar' if has_images else 'nothing, as no Docker engine is here'}"
-    )
-    print("  to the page of the tag: wheels, sdists, sbom.json, SHA256SUMS")
+    images = "bridge.tar, audit.tar" if has_images else "nothing, as no Docker engine is here"
+    print(f"""{out}: version {version} of {run("git", "rev-parse", "HEAD").strip()}; upload
+  to the package index: kafka_timer_client-* first, then kafka_timer_bridge-*
+  to the chart repository: timer-bridge-{version}.tgz
+  to the web server: site.tar.gz, unpacked
+  to the image registry: {images}
+  to the page of the tag: wheels, sdists, sbom.json, SHA256SUMS""")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 _SAME = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
-ROOT_PAGES = {"README.md": "index.md", **dict(zip(_SAME, _SAME, strict=True))}
+ROOT_PAGES = {"README.md": "index.md", **{name: name for name in _SAME}}
 SITE_PAGES = {site: source for source, site in ROOT_PAGES.items()}
 _LINK = re.compile(r"(?P<image>!?)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^)#]*)(?P<anchor>#[^)]*)?\)")
 

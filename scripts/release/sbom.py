@@ -29,24 +29,22 @@ def limited(bom: dict[str, Any], names: set[str], jars: list[dict[str, Any]]) ->
     root = bom["metadata"]["component"]["bom-ref"]
     kept = [each for each in bom["components"] if re.sub(r"[-_.]+", "-", each["name"]).lower() in names]
     known = {root, *(each["bom-ref"] for each in kept)}
-    dependencies = []
+    refs = [jar["bom-ref"] for jar in jars]
+    dependencies = [{"ref": ref} for ref in refs]
     for each in bom["dependencies"]:
-        if each["ref"] in known:
-            on = [ref for ref in each.get("dependsOn", []) if ref in known]
-            on += [jar["bom-ref"] for jar in jars] if each["ref"] == root else []
-            dependencies.append({"ref": each["ref"], "dependsOn": on})
-    dependencies += [{"ref": jar["bom-ref"]} for jar in jars]
+        if (ref := each["ref"]) in known:
+            on = [other for other in each.get("dependsOn", []) if other in known]
+            dependencies.append({"ref": ref, "dependsOn": on + refs if ref == root else on})
     return bom | {"components": kept + jars, "dependencies": dependencies}
 
 
 def components(*lists: JarList) -> list[dict[str, Any]]:
     """Return one component for each jar, also if several lists have it."""
-    made: list[dict[str, Any]] = []
+    made = []
     for jar, sha512 in {jar: sha512 for asked in lists for jar, sha512 in asked.sha512.items()}.items():
         group, name, version = jar.split(":")
-        purl = f"pkg:maven/{group}/{name}@{version}"
         about = {"type": "library", "group": group, "name": name, "version": version, "scope": "optional"}
-        hashes = [{"alg": "SHA-512", "content": sha512}]
+        purl, hashes = f"pkg:maven/{group}/{name}@{version}", [{"alg": "SHA-512", "content": sha512}]
         made.append({**about, "bom-ref": purl, "purl": purl, "hashes": hashes})
     return made
 
