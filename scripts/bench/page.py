@@ -6,6 +6,7 @@ What was not measured is left out.
 
 import operator
 import statistics
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,12 +46,6 @@ class Figure(NamedTuple):
         return bool(self.goal) and not _COMPARE[sign](value, float(limit))
 
 
-_FULL_SPEED = {
-    "drain": _DRAIN,
-    "rocketmq_drain": f"rocketmq.{_DRAIN}",
-    "intake": "intake.per_s",
-    "steady": _FULL,
-}
 _PENDING = {
     "ready_after_stop_s": "s, all pending",
     "ready_after_loss_s": "s, all pending, without the stores",
@@ -72,7 +67,8 @@ def _all_figures() -> Iterator[Figure]:
     among, alone = "pending.burst.cost.cpu_s", "pending.burst_before.cost.cpu_s"
     yield Figure("cost_of_pending", "CPU of a burst among all pending to one among 10,000", among, alone, "<= 1.2")
     yield Figure("pending_rss_mb", "MB, all pending", "pending.rss_mb", goal="<= 300")
-    for key, name in _FULL_SPEED.items():
+    speeds = {"drain": _DRAIN, "rocketmq_drain": f"rocketmq.{_DRAIN}", "intake": "intake.per_s", "steady": _FULL}
+    for key, name in speeds.items():
         yield Figure(f"{key}_per_s", "msg/s", name)
     for rate in GOAL_RATES:
         yield Figure(f"lateness_{rate}_p99_ms", f"ms at {rate:,}/s", f"steady.{rate}.late.p99_ms")
@@ -106,12 +102,11 @@ def of_side(rounds: Sequence[Flat], side: str) -> list[Flat]:
 
 def counted(rounds: Sequence[Flat]) -> dict[str, dict[str, int]]:
     """Return the sums of all accounts, by whose they are, and by the names of an Account's counts."""
-    sums: dict[str, dict[str, int]] = {"the bridge": {}}
+    sums: dict[str, dict[str, int]] = defaultdict(Counter, {"the bridge": Counter()})
     for name, value in (item for measured in rounds for item in measured.items()):
         scenario, account, count = name.rpartition(".account.")
         if account and "plain." not in scenario and not scenario.endswith(".plain"):
-            whose = sums.setdefault("RocketMQ" if scenario.startswith("rocketmq.") else "the bridge", {})
-            whose[count] = whose.get(count, 0) + int(value)
+            sums["RocketMQ" if scenario.startswith("rocketmq.") else "the bridge"][count] += int(value)
     return sums
 
 
@@ -123,13 +118,10 @@ def _figures(rounds: Sequence[Flat], *, is_quick: bool) -> Iterator[Sequence[str
     yield ["figure", "median", "unit", *["goal"] * is_whole, *others]
     for figure in FIGURES:
         if (found := figure.values(own)) and (is_whole or not figure.to):
-            row, theirs = [f"`{figure.key}`", text(found), figure.unit], figure.values(other)
-            if is_whole:
-                row.append(f"{figure.goal} **missed**" if figure.is_missed(statistics.median(found)) else figure.goal)
-            if has_other:
-                row.append(text(theirs))
-            if has_other and is_whole:
-                row.append(text([a / b for a, b in zip(found, theirs, strict=False)]))
+            missed = " **missed**" if figure.is_missed(statistics.median(found)) else ""
+            theirs = figure.values(other)
+            row = [f"`{figure.key}`", text(found), figure.unit, *[figure.goal + missed] * is_whole]
+            row += [text(theirs), text([a / b for a, b in zip(found, theirs, strict=False)])][: len(others)]
             yield row
 
 
@@ -149,11 +141,8 @@ def _table(rows: Iterator[Sequence[str]]) -> str:
 
 def page(results: Mapping[str, Any]) -> str:
     rounds, settings = results["rounds"], results["settings"]
-    counts = "; ".join(
-        f"{whose}: {', '.join(f'{count:,} {name}' for name, count in of.items())}"
-        for whose, of in counted(rounds).items()
-        if of
-    )
+    sums = {whose: ", ".join(f"{n:,} {name}" for name, n in of.items()) for whose, of in counted(rounds).items() if of}
+    counts = "; ".join(f"{whose}: {listed}" for whose, listed in sums.items())
     return f"""\
 # Benchmarks
 
