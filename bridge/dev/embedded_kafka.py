@@ -179,8 +179,8 @@ class EmbeddedKafka:
 
     def _log_tails(self) -> str:
         paths = [path for path in (self.log_path, self.folder / "logs" / "console.log") if path.exists()]
-        last = (path.read_text(errors="replace").splitlines()[-15:] for path in paths)
-        return "\n".join("\n".join([f"--- the end of {path}", *lines]) for path, lines in zip(paths, last, strict=True))
+        ends = ["\n".join(path.read_text(errors="replace").splitlines()[-15:]) for path in paths]
+        return "\n".join(f"--- the end of {path}\n{end}" for path, end in zip(paths, ends, strict=True))
 
     def _refuse_taken_ports(self) -> None:
         if not _bindable(self.port):
@@ -196,11 +196,11 @@ class EmbeddedKafka:
 
     def _write_files(self) -> None:
         (self.folder / "logs").mkdir(parents=True, exist_ok=True)
-        listeners = f"PLAINTEXT://{HOST}:{self.port},CONTROLLER://{HOST}:{self._controller_port}"
+        own, controller = f"{HOST}:{self.port}", f"{HOST}:{self._controller_port}"
         places = {
-            "listeners": listeners,
-            "advertised.listeners": f"PLAINTEXT://{HOST}:{self.port}",
-            "controller.quorum.voters": f"1@{HOST}:{self._controller_port}",
+            "listeners": f"PLAINTEXT://{own},CONTROLLER://{controller}",
+            "advertised.listeners": f"PLAINTEXT://{own}",
+            "controller.quorum.voters": f"1@{controller}",
             "log.dirs": str(self.folder / "data"),
         }
         lines = [f"{name}={value}\n" for name, value in (PROPERTIES | places | self._extra).items()]
@@ -223,16 +223,9 @@ class EmbeddedKafka:
             raise BridgeError(f"{self.folder} could not be formatted for Kafka:\n{done.stdout}{done.stderr}")
 
     def _jvm_options(self, jars: Path) -> list[str]:
-        return [
-            f"-Xmx{self._heap_mb}m",
-            *self._java_options,
-            "-XX:+ExitOnOutOfMemoryError",
-            "-Djava.awt.headless=true",
-            "-Djava.net.preferIPv4Stack=true",
-            f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}",
-            "-cp",
-            f"{jars}/*",
-        ]
+        log4j = f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}"
+        options = (f"-Xmx{self._heap_mb}m", *self._java_options, "-XX:+ExitOnOutOfMemoryError", log4j)
+        return [*options, "-Djava.awt.headless=true", "-Djava.net.preferIPv4Stack=true", "-cp", f"{jars}/*"]
 
 
 @functools.cache
@@ -247,8 +240,8 @@ def find_java() -> str:
         ran = _run([java, "-version"])
     except OSError as error:
         raise BridgeError(f"{java} does not run: {error.strerror} (JAVA_HOME={home or ''}). {remedy}") from error
-    major = java_major(ran.stderr)
-    if major is None or major < MIN_JAVA:
+    version = re.search(r'version "(?:1\.)?(\d+)', ran.stderr)  # "17.0.15", and of Java 8: "1.8.0_392"
+    if version is None or int(version[1]) < MIN_JAVA:
         raise BridgeError(f"{java} is {ran.stderr.splitlines()[:1] or 'of unknown version'}. {remedy}")
     return java
 
@@ -257,12 +250,6 @@ def _run(command: list[str], timeout_s: float | None = None) -> "subprocess.Comp
     return subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=timeout_s
     )
-
-
-def java_major(version_text: str) -> int | None:
-    """`openjdk version "17.0.15" 2025-04-15` -> 17, `java version "1.8.0_392"` -> 8."""
-    match = re.search(r'version "(?:1\.)?(\d+)', version_text)
-    return int(match[1]) if match else None
 
 
 def free_port(*, taken: set[int] | None = None) -> int:

@@ -70,10 +70,8 @@ def workers(pid: int) -> dict[int, int]:
     found: dict[int, int] = {}
     with contextlib.suppress(OSError):  # it has ended
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            with contextlib.suppress(OSError):
-                words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-                if words[-2:-1] and words[-2].isdigit():
-                    found[int(words[-2])] = int(child)
+            with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended, or is no worker
+                found[int(Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")[-2])] = int(child)
     return found
 
 
@@ -134,8 +132,7 @@ class BridgeProcess:
         """Return the response on its `http_port`. Raises urllib.error.HTTPError."""
         assert self._http_port, "made without a port"
         with urllib.request.urlopen(f"http://{HOST}:{self._http_port}{path}", timeout=10) as answer:  # nosec B310
-            found: bytes = answer.read()
-        return found
+            return bytes(answer.read())
 
     def start(self, *, timeout_s: float = 120.0) -> None:
         self.launch()
@@ -149,17 +146,14 @@ class BridgeProcess:
 
     def await_ready(self, *, timeout_s: float = 120.0) -> None:
         """Wait until it is ready. Raises BridgeError if it ends, or after `timeout_s`."""
-        until_s, why = time.monotonic() + timeout_s, ""
-        while not why:
-            if not self.is_running:
-                why = "ended before it was ready"
-            elif time.monotonic() > until_s:
-                why = f"not ready in {timeout_s:.0f} s"
-            if _READY in self.log_path.read_bytes()[self._log_begin :]:
-                return
+        until_s = time.monotonic() + timeout_s
+        while _READY not in self.log_path.read_bytes()[self._log_begin :]:
+            is_running = self.is_running
+            if not is_running or time.monotonic() > until_s:
+                self.kill()
+                why = f"not ready in {timeout_s:.0f} s" if is_running else "ended before it was ready"
+                raise BridgeError(f"the bridge: {why}; {self.log_tail()}")
             time.sleep(_LOOK_S)
-        self.kill()
-        raise BridgeError(f"the bridge: {why}; {self.log_tail()}")
 
     def stop(self, *, timeout_s: float = 60.0) -> None:
         """Send SIGTERM. If it does not end in time with exit code 0, kill it and raise BridgeError."""
