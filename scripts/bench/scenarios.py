@@ -70,9 +70,9 @@ def flat(measured: Measured) -> Flat:
     for name, value in measured.items():
         if isinstance(value, int | float):
             found[name] = float(value)
-            continue
-        inner = value if isinstance(value, Mapping) else value._asdict()  # type: ignore[attr-defined]
-        found |= {f"{name}.{part}": number for part, number in flat(inner).items()}
+        else:
+            inner = value if isinstance(value, Mapping) else value._asdict()  # type: ignore[attr-defined]
+            found |= {f"{name}.{part}": number for part, number in flat(inner).items()}
     return found
 
 
@@ -103,13 +103,11 @@ def burst_of(deliveries: Sequence[Delivery], spans: Sequence[OffsetRange]) -> di
     `drain_per_s` is from the first to the last delivery, `from_due_per_s` from the due time to the last. The former
     says little of few transactions, as most is done before the first one is committed.
     """
-    late = late_ms(deliveries)
-    first_ms, last_ms = (int(late.min()), int(late.max())) if len(late) else (0, 0)
+    last_ms = max(late_ms(deliveries).tolist(), default=0)
     counted = DeliveryAccount(spans, deliveries).counts()
     return {
         "drain_per_s": drain_per_s(deliveries),
         "from_due_per_s": (counted.requested - counted.lost) * 1000 / max(last_ms, 1),
-        "first_late_ms": first_ms,
         "account": counted,
     }
 
@@ -125,7 +123,7 @@ def intake(topics: TopicFixture, folder: Path) -> Measured:
         before, begin_s, left = cost_of(bridge), time.perf_counter(), topics.left(spans)
         topics.await_intake(spans, GIVE_UP_S, bridge)
         per_s = left / (time.perf_counter() - begin_s)
-        return {"per_s": per_s, "requests": left, "cost": cost_of(bridge, before)}
+        return {"per_s": per_s, "cost": cost_of(bridge, before)}
 
 
 def steady(
@@ -143,11 +141,11 @@ def steady(
     own = [delivery for delivery in deliveries if delivery.due_ms >= begin_ms]  # targets may have been used before
     each_us = 1e6 / sum(map(len, spans))
     costs = {"cost": cost, "cpu_us": cost.cpu_s * each_us, "broker_us": broker_s * each_us}
-    return steady_of(per_s, took_s, sent_ms, own, spans) | costs
+    return steady_of(took_s, sent_ms, own, spans) | costs
 
 
 def steady_of(
-    per_s: int, took_s: float, sent_ms: int, deliveries: Sequence[Delivery], spans: Sequence[OffsetRange]
+    took_s: float, sent_ms: int, deliveries: Sequence[Delivery], spans: Sequence[OffsetRange]
 ) -> dict[str, object]:
     """Return the numbers of a load that was sent in `took_s`, until `sent_ms`.
 
@@ -155,7 +153,6 @@ def steady_of(
     """
     counted = DeliveryAccount(spans, deliveries).counts()
     return {
-        "asked_per_s": per_s,
         "sent_per_s": counted.requested / took_s,
         "out_per_s": out_per_s(deliveries, sent_ms),
         "late": lateness(late_ms(deliveries)),
@@ -250,13 +247,12 @@ def pending(topics: TopicFixture, folder: Path, timers: int, seconds: float, tri
 
     each: list[dict[str, object]] = [{} for _ in range(tries)]
     found = each[0]
-    found["timers"] = timers
     with topics.bridge(folder, ("--page",)) as bridge:
         warm_up(topics, bridge, seconds)
         topics.await_intake(topics.send(map(request, range(FEW_PENDING))), GIVE_UP_S, bridge)
         for one in each:
             one["burst_before"] = burst(topics, bridge)
-        found["rss_empty_mb"], found["disk_empty_mb"] = bridge.usage().rss_mb, bridge.disk_mb()
+        found["rss_empty_mb"] = bridge.usage().rss_mb
         begin_s = time.perf_counter()
         topics.await_intake(topics.send(map(request, range(FEW_PENDING, timers))), _INTAKE_S, bridge)
         found["taken_in_per_s"] = (timers - FEW_PENDING) / (time.perf_counter() - begin_s)

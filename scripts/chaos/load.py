@@ -27,9 +27,9 @@ _WEIGHTS = {"plain": 12, "cancelled": 3, "replaced": 3, "moved": 2, "expiring": 
 class Background:
     """Runs `_run` on a thread of its own until the `with` ends, which sets `_over`."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self) -> None:
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name)
+        self._thread = threading.Thread(target=self._run, name=type(self).__name__)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -47,7 +47,7 @@ class ChaosLoad(Background):
     """Sends about 150 requests per second until the `with` ends. `sent`: acknowledged requests by kind."""
 
     def __init__(self, bootstrap_servers: str, timer_topic: str, seed: int) -> None:
-        super().__init__("load")
+        super().__init__()
         self._sender = TimerSender(bootstrap_servers)
         self._topic = timer_topic
         self._rng = random.Random(seed)

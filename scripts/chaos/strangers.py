@@ -50,7 +50,7 @@ class Neighbour(Background):
     """Sends 20 timers a second until the `with` ends."""
 
     def __init__(self, bootstrap_servers: str) -> None:
-        super().__init__("neighbour")
+        super().__init__()
         self._servers = bootstrap_servers
         self.sent = 0
 
@@ -101,10 +101,9 @@ class Stage(NamedTuple):
 
 
 def _header_bomb(stage: Stage, count: int, value: bytes | None) -> None:
-    bomb = [("a", value)] * 99_000
     for number in stage.range(count):
         request = timer(GOOD, now_ms() + 1000, b"%d" % number)
-        stage.send(iter([request._replace(headers=[*bomb, *request.headers])]))
+        stage.send(iter([request._replace(headers=[*[("a", value)] * 99_000, *request.headers])]))
 
 
 def _moves(stage: Stage) -> None:
@@ -203,7 +202,7 @@ class Strangers(Background):
     SHARE = 0.05
 
     def __init__(self, bootstrap_servers: str, seed: int) -> None:
-        super().__init__("strangers")
+        super().__init__()
         self._servers, self._rng = bootstrap_servers, random.Random(seed)
         self.counts: Counter[str] = Counter()
 

@@ -165,7 +165,7 @@ class Peer:
         topic, count, begin_s = f"steady-{per_s}", int(per_s * seconds), time.perf_counter()
         self._send(topic, count, STEADY_DELAY_MS, per_s)
         took_s, sent_ms = time.perf_counter() - begin_s, now_ms()
-        return scenarios.steady_of(per_s, took_s, sent_ms, self._receive(topic, count), _spans(count))
+        return scenarios.steady_of(took_s, sent_ms, self._receive(topic, count), _spans(count))
 
     def _send_before(self, topic: str, count: int, due_ms: int) -> None:
         """Raise BridgeError if the broker did not take all of them before they are due."""
