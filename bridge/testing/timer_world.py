@@ -8,7 +8,7 @@
 Nothing sleeps: an hour passes as fast as its events are processed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
@@ -45,31 +45,24 @@ class FakeProducer:
         key: bytes | str | None = None,
         partition: int = -1,
         on_delivery: Callable[[None, Entry], None] | None = None,
-        timestamp: int = 0,
+        timestamp: int = 0,  # noqa: ARG002  (the broker sets it)
         headers: Headers | Mapping[str, bytes | str | None] | None = None,
         **others: Any,
     ) -> None:
         """Produce a record. Raises KeyError if the topic does not exist. `timestamp` is ignored: the broker sets it."""
-        del timestamp
         told = others.pop("callback", on_delivery)
         assert not others, f"this producer does not know {', '.join(others)}"
-        pairs: Sequence[tuple[str, bytes | str | None]] = list(
-            headers.items() if isinstance(headers, Mapping) else headers or ()
-        )
+        pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
         raw = [(name, _bytes(content)) for name, content in pairs]
         entry = self._kafka.produce(topic, _bytes(value), key=_bytes(key), headers=raw, partition=partition)
         if told is not None:
             told(None, entry)
 
-    def poll(self, timeout: float = -1) -> int:
+    def poll(self, timeout: float = -1) -> int:  # noqa: ARG002
         """Return 0: no record waits."""
-        del timeout
         return 0
 
-    def flush(self, timeout: float = -1) -> int:
-        """Return 0: no record waits."""
-        del timeout
-        return 0
+    flush = poll
 
 
 def _bytes(content: bytes | str | None) -> bytes | None:
