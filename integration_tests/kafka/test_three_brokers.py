@@ -25,7 +25,7 @@ import pytest
 from confluent_kafka.cimpl import NewTopic
 
 from bridge.ports import Aborted, Committed, Transaction
-from integration_tests.conftest import JARS_CACHE, RUN
+from integration_tests.conftest import RUN
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.instances import Field, sending
 from integration_tests.support.patience import until
@@ -45,7 +45,7 @@ ON_TIME_MARGIN_MS = 3_000
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[ThreeBrokers]:
-    with ThreeBrokers(RUN / "kafka-three", jars_cache=JARS_CACHE) as brokers:
+    with ThreeBrokers(RUN / "kafka-three") as brokers:
         yield brokers
 
 

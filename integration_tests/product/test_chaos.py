@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from integration_tests.conftest import JARS_CACHE, RUN
+from integration_tests.conftest import RUN
 from scripts.chaos.run import MOST_LATE_MS, Chaos
 from scripts.common.command import fresh
 
@@ -20,7 +20,7 @@ OUTCOMES = ("delivered", "cancelled", "replaced", "moved", "expired", "move", "c
 @pytest.mark.parametrize("workers", [1, 2])
 def test_two_bridges_and_three_brokers_are_hurt_and_each_timer_has_its_one_outcome(workers: int) -> None:
     with fresh(Path(RUN) / "chaos") as folder:
-        chaos = Chaos(folder, MINUTES, SEED, workers=workers, jars_cache=JARS_CACHE)
+        chaos = Chaos(folder, MINUTES, SEED, workers=workers)
         verdict = chaos.run()
     assert verdict.clean, verdict.headline
     assert chaos.latest_ms <= MOST_LATE_MS

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from integration_tests.conftest import JARS_CACHE
 from scripts.chaos.strangers import run_attack, stage_with_bridge
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
@@ -15,7 +14,7 @@ MOST_MB, MOST_LATE_MS = 400, 3_000
 
 @pytest.mark.parametrize("attack", ["headers-60", "keyless-burst"])
 def test_a_neighbour_of_an_attack_gets_all_timers_once_and_soon(attack: str, tmp_path: Path) -> None:
-    with stage_with_bridge(tmp_path, attack, jars_cache=JARS_CACHE) as (stage, bridge):
+    with stage_with_bridge(tmp_path, attack) as (stage, bridge):
         outcome = run_attack(stage, bridge, attack)
     assert (outcome.delivered, outcome.twice) == (outcome.sent, 0)
     assert outcome.late.max_ms < MOST_LATE_MS

@@ -24,7 +24,6 @@ import pyarrow.parquet as pq
 from confluent_kafka import Message
 from rich.console import Console
 
-from bridge.dev.kafka_jars import DEFAULT_CACHE
 from bridge.errors import BridgeError
 from schemas.tables import AuditClass
 from scripts.chaos.faults import ChaosFault, FaultSchedule, Victim
@@ -65,11 +64,8 @@ UNDECIDED = (AuditClass.PENDING, AuditClass.UNJUDGED)
 class Chaos:
     """One run. `skipped`: kinds of faults that are impossible here, and why."""
 
-    def __init__(
-        self, folder: Path, minutes: float, seed: int, *, workers: int = 1, jars_cache: Path = DEFAULT_CACHE
-    ) -> None:
+    def __init__(self, folder: Path, minutes: float, seed: int, *, workers: int = 1) -> None:
         self._folder, self._minutes, self._seed, self._workers = folder, minutes, seed, workers
-        self._jars_cache = jars_cache
         self._victims: list[Victim] = []
         self.counts: Counter[str] = Counter()
         self.skipped: dict[str, str] = {}
@@ -78,7 +74,7 @@ class Chaos:
 
     def run(self) -> AuditVerdict:
         with ExitStack() as ends:
-            brokers = ends.enter_context(ThreeBrokers(self._folder / "kafka", links=2, jars_cache=self._jars_cache))
+            brokers = ends.enter_context(ThreeBrokers(self._folder / "kafka", links=2))
             servers = brokers.bootstrap_servers
             Admin(servers).create_topics([*TARGETS, GOOD], partitions=2, copies=3)
             (config := self._folder / "limits.toml").write_text(LIMITS + CONFIG)

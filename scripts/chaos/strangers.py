@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import uuid4
 
 from confluent_kafka import KafkaException
@@ -230,8 +230,8 @@ class Outcome(NamedTuple):
 
 
 @contextmanager
-def stage_with_bridge(folder: Path, attack: str, **kafka: Any) -> Iterator[tuple[Stage, BridgeProcess]]:
-    with EmbeddedKafka(folder / "kafka", **kafka) as broker:
+def stage_with_bridge(folder: Path, attack: str) -> Iterator[tuple[Stage, BridgeProcess]]:
+    with EmbeddedKafka(folder / "kafka") as broker:
         admin = Admin(broker.bootstrap_servers)
         admin.create_topics([GOOD], partitions=1)
         (folder / "bridge.toml").write_text(CONFIG)

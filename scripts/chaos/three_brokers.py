@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Self
 
 from bridge.dev.embedded_kafka import HOST, EmbeddedKafka, free_port
-from bridge.dev.kafka_jars import DEFAULT_CACHE
 
 _CHUNK_BYTES = 1 << 16
 _LOOK_S = 0.02
@@ -105,8 +104,8 @@ def running(proxies: Iterable[Proxy]) -> Iterator[None]:
 class ThreeBrokers:
     """A cluster that runs inside the `with`."""
 
-    def __init__(self, folder: Path, *, links: int = 0, jars_cache: Path = DEFAULT_CACHE) -> None:
-        self._folder, self._jars_cache = folder, jars_cache
+    def __init__(self, folder: Path, *, links: int = 0) -> None:
+        self._folder = folder
         shutil.rmtree(folder, ignore_errors=True)
         self.links: list[list[Proxy]] = [[] for _ in range(links)]
         """For each link, the proxies of the three brokers."""
@@ -154,8 +153,7 @@ class ThreeBrokers:
             "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in ("CONTROLLER", *advertised)),
         }
         folder, port = self._folder / str(node_id), advertised["PLAINTEXT"]
-        own = _COPIES | properties
-        return EmbeddedKafka(folder, port=port, heap_mb=256, properties=own, jars_cache=self._jars_cache)
+        return EmbeddedKafka(folder, port=port, heap_mb=256, properties=_COPIES | properties)
 
     def _join_cluster(self, node: EmbeddedKafka) -> None:
         """Format the node's folder for the cluster of node 1."""
