@@ -96,8 +96,8 @@ class Admin:
 
         def look() -> dict[int, int]:
             asked = {place: OffsetSpec.latest() for place in self._partitions(topic)}  # type: ignore[no-untyped-call]
-            stable = {"isolation_level": IsolationLevel.READ_COMMITTED, "request_timeout": _TIMEOUT_S}
-            found = self._client.list_offsets(asked, **stable)
+            stable = IsolationLevel.READ_COMMITTED
+            found = self._client.list_offsets(asked, isolation_level=stable, request_timeout=_TIMEOUT_S)
             return {place.partition: answer.result(_TIMEOUT_S).offset for place, answer in found.items()}
 
         return _repeated(f"the ends of {topic} could not be read", look)
