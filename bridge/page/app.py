@@ -41,14 +41,14 @@ def serving_bridge(
 ) -> Iterator[None]:
     """Serve probes, metrics and pending timers, and the page if it is switched on. worker: see bridge.process."""
     # Tokens protect a question about an id also without a page.
-    access = access_of(settings) if settings.page or settings.has_tokens else None
+    access, loop_queries = access_of(settings), LoopQueries(status, queries)
     with ExitStack() as ends:
         routes: list[BaseRoute] = []
         if settings.page:
-            assert access is not None
-            routes = ends.enter_context(_page_routes(settings, access, status, queries, clock))
-        hosts = known_hosts(settings)
-        app = application(status, queries, clock, metrics, extra_routes=routes, access=access, hosts=hosts)
+            kafka = ConfluentKafkaPort(settings)
+            ends.callback(kafka.close)
+            routes = _page_routes(settings, kafka, access, loop_queries, clock)
+        app = application(loop_queries, clock, metrics, access, known_hosts(settings), routes)
         if worker:
             ends.enter_context(serving_worker(worker_socket(settings.data_dir), app))
         else:
@@ -69,27 +69,18 @@ def ready_partitions(sockets: Sequence[Path]) -> list[str] | None:
     return None if "reason" in answer else sorted(answer["shards"])
 
 
-@contextmanager
 def _page_routes(
-    settings: Settings, access: Authenticator, status: Status, queries: QueryQueue, clock: Clock
-) -> Iterator[list[BaseRoute]]:
-    """Yield the routes of the API and the page, which are served beside the probes."""
-    kafka = ConfluentKafkaPort(settings)
-    address = own_address(settings)
-    installed = version("kafka-timer-bridge")
+    settings: Settings, kafka: ConfluentKafkaPort, access: Authenticator, queries: LoopQueries, clock: Clock
+) -> list[BaseRoute]:
+    """Return the routes of the API and the page, which are served beside the probes."""
+    address, installed = own_address(settings), version("kafka-timer-bridge")
     networks = PeerNetworks(settings.peer_networks, is_loopback(host_of(address)))
     peers = Peers(address, kafka, access, networks)
-    reads = GroupReads(status, LoopQueries(status, queries), clock, peers, settings.data_dir, installed)
+    reads = GroupReads(queries, clock, peers, settings.data_dir, installed)
     requests = RequestSender(kafka, settings.receipts_topic, settings.receipts)
     actions = Actions(reads, requests, clock, tuple(settings.timer_topics()))
-    rejected = RejectedTopic(kafka, settings.rejected_topic, settings.rules())
-    api = Api(reads, requests, actions, rejected)
-    try:
-        tables = None if settings.audit_tables is None else AuditTables(settings.audit_tables)
-        registry = None
-        if settings.schema_registry is not None:
-            registry = SchemaRegistry(settings.schema_registry, settings.schema_registry_auth)
-        pages = HtmlPages(api, access, clock.now_ms, registry, tables)
-        yield [api_routes(api, access, installed), *pages.routes()]
-    finally:
-        kafka.close()
+    api = Api(reads, requests, actions, RejectedTopic(kafka, settings.rejected_topic, settings.rules()))
+    registry, tables = settings.schema_registry, settings.audit_tables
+    values = None if registry is None else SchemaRegistry(registry, settings.schema_registry_auth)
+    pages = HtmlPages(api, access, clock.now_ms, values, None if tables is None else AuditTables(tables))
+    return [api_routes(api, access, installed), *pages.routes()]

@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_address
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlencode
 
 import h11
@@ -47,8 +47,7 @@ _MAX_PORT = 65535
 _ADDRESS = re.compile(r"([^/]+)((?:/worker-[1-9][0-9]?)?)")
 """A member may choose no other path."""
 Part = TypeVar("Part", bound=BaseModel)
-_PEER_TIMEOUT_S = 15.0
-_GROUP_CACHE_S = 2.0
+Own: TypeAlias = Callable[[], Awaitable[Part]]
 _MAX_BYTES = 64 << 20
 _OK = 200
 _MAX_REASON_CHARS = 500
@@ -162,8 +161,8 @@ class Peers:
     _kafka: KafkaPort
     _access: Authenticator
     _networks: PeerNetworks
-    timeout_s: float = _PEER_TIMEOUT_S
-    cache_s: float = _GROUP_CACHE_S
+    timeout_s: float = 15.0
+    cache_s: float = 2.0
 
     def __post_init__(self) -> None:
         self._resolver = ThreadPoolExecutor(_RESOLVER_THREADS, "names")  # its own: a cancel does not wait for it
@@ -172,13 +171,7 @@ class Peers:
         self._lock = asyncio.Lock()
 
     async def ask_all(
-        self,
-        caller: Caller,
-        path: str,
-        question: Read,
-        kind: type[Part],
-        own: Callable[[], Awaitable[Part]],
-        more_s: float = 0.0,
+        self, caller: Caller, path: str, question: Read, kind: type[Part], own: Own[Part], more_s: float = 0.0
     ) -> tuple[list[Part], list[Missing]]:
         """Return the answer of each instance, and the partitions that no answer covers. more_s: time for a long one.
 
@@ -188,23 +181,18 @@ class Peers:
             return [await own()], []
         group, unknown = await self._current_group()
         others = self._peer_partitions(group)
-        answers = await asyncio.gather(
-            self._ask_self(own),
-            *(
-                self._ask_peer(peer, caller, path, question, kind, its, self.timeout_s + more_s)
-                for peer, its in others.items()
-            ),
-        )
+        parameters = question.model_dump(mode="json", exclude_defaults=True) | {"local": "true"}
+        ask = partial(self._ask_peer, caller, f"{path}?{urlencode(parameters)}", kind, self.timeout_s + more_s)
+        answers = await asyncio.gather(self._ask_self(own), *(ask(address, its) for address, its in others.items()))
         parts = [each for each in answers if not isinstance(each, str)]
-        addresses = [self.address, *others]
-        failed = {address: why for address, why in zip(addresses, answers, strict=True) if isinstance(why, str)}
+        found = zip([self.address, *others], answers, strict=True)
+        failed = {address: why for address, why in found if isinstance(why, str)}
         if not parts:
             raise HTTPException(503, failed[self.address])
         covered = {name for part in parts for name in _partitions_of(part)}
-        missing = [each for each in sorted(group.partitions) if str(each) not in covered]
-        return parts, [
-            Missing(partition=str(each), why=unknown or self._missing_reason(group, each, failed)) for each in missing
-        ]
+        missing = {str(each): each for each in sorted(group.partitions) if str(each) not in covered}
+        why = partial(self._missing_reason, group, failed)
+        return parts, [Missing(partition=name, why=unknown or why(each)) for name, each in missing.items()]
 
     def _peer_partitions(self, group: GroupView) -> dict[str, frozenset[str]]:
         """Return the partitions of each other address. An address is asked once, even if two members announce it."""
@@ -225,7 +213,7 @@ class Peers:
                 self._group_read_s = time.monotonic()
             return self._group, ""
 
-    def _missing_reason(self, group: GroupView, timer_partition: TimerPartition, failed: dict[str, str]) -> str:
+    def _missing_reason(self, group: GroupView, failed: dict[str, str], timer_partition: TimerPartition) -> str:
         owner = next((each for each in group.members if timer_partition in each.partitions), None)
         if owner is None:
             return "no instance owns it now: ask again, or start one"
@@ -236,24 +224,15 @@ class Peers:
             return "it is not open here: it recovers, or two instances announce one address (--advertised-http)"
         return f"{owner.address}: {reason}"
 
-    async def _ask_self(self, own: Callable[[], Awaitable[Part]]) -> Part | str:
+    async def _ask_self(self, own: Own[Part]) -> Part | str:
         try:
             return await own()
         except HTTPException as refused:
             return refused.detail
 
     async def _ask_peer(
-        self,
-        address: str,
-        caller: Caller,
-        path: str,
-        question: Read,
-        kind: type[Part],
-        its: frozenset[str],
-        timeout_s: float,
+        self, caller: Caller, query: str, kind: type[Part], timeout_s: float, address: str, its: frozenset[str]
     ) -> Part | str:
-        parameters = question.model_dump(mode="json", exclude_defaults=True) | {"local": "true"}
-        query = f"{path}?{urlencode({name: str(value) for name, value in parameters.items()})}"
         headers = {}
         if not self._access.is_open:
             headers["Authorization"] = f"Pass {self._access.sign_peer_token(caller, address, query)}"
@@ -261,7 +240,9 @@ class Peers:
             async with asyncio.timeout(timeout_s):
                 status, text, _ = await fetch(address, query, headers, self._resolver, _MAX_BYTES, self._networks)
             if status != _OK:
-                return _reason(status, text)
+                with suppress(ValidationError):
+                    return Refused.model_validate_json(text).reason[:_MAX_REASON_CHARS]
+                return f"answers {status}"
             return _restrict_to(kind.model_validate_json(text), address, its)
         except TimeoutError:
             return f"does not answer within {timeout_s:g} s: is its --advertised-http right?"
@@ -297,10 +278,3 @@ def _restrict_to(part: Part, address: str, its: frozenset[str]) -> Part | str:
 def _system_text(error: OSError) -> str:
     """Return the system's text without asyncio's; errors of name resolution have negative numbers."""
     return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else error.strerror or str(error)
-
-
-def _reason(status: int, text: bytes) -> str:
-    try:
-        return Refused.model_validate_json(text).reason[:_MAX_REASON_CHARS]
-    except ValidationError:
-        return f"answers {status}"

@@ -13,6 +13,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +35,7 @@ from bridge.query.summary import InstanceNamed, InstancePending, merge_pending
 
 _QUICK_S, _PENDING_S = 5.0, 15.0
 """For probes and metrics; Prometheus waits 10 s. For /pending, which waits for the loop for 10 s."""
-_OF_CONNECTION = (
-    b"connection",
-    b"keep-alive",
-    b"expect",
-    b"te",
-    b"upgrade",
-    b"forwarded",
-    b"x-forwarded-for",
-    b"x-forwarded-proto",
-)
+_OF_CONNECTION = b"connection keep-alive expect te upgrade forwarded x-forwarded-for x-forwarded-proto".split()
 _OF_RESPONSE = (b"connection", b"keep-alive", b"transfer-encoding", b"content-length", b"date")
 _OK, _NOT_FOUND, _UNAVAILABLE = 200, 404, 503
 
@@ -55,11 +47,11 @@ def _unavailable(reason: str) -> HttpResponse:
 DOWN, SILENT = _unavailable("the worker does not run: ask again"), _unavailable("the worker does not answer: ask again")
 
 
+@dataclass
 class ReverseProxy:
     """paths: sockets of worker 1, 2, ..."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self._paths = paths
+    _paths: Sequence[Path]
 
     def application(self, hosts: Middleware) -> Starlette:
         """Return the endpoints. hosts: KnownHosts, for all paths."""
@@ -169,12 +161,12 @@ def merge_metrics(texts: Sequence[str]) -> str:
         for family in f"\n{text}".removesuffix("# EOF\n").split("\n# HELP ")[1:]:
             lines = f"# HELP {family}".strip("\n").split("\n")
             head = "\n".join(line for line in lines if line.startswith("# "))
-            samples = [_labelled(line, number) for line in lines if not line.startswith("# ")]
-            families.setdefault(head, []).extend(samples)
-    silent = [number for number, text in enumerate(texts, 1) if not text]
+            samples = families.setdefault(head, [])
+            samples += (_labelled(line, number) for line in lines if not line.startswith("# "))
     for head, samples in families.items():
         if head.startswith("# HELP timer_bridge_ready "):
-            samples += [f'timer_bridge_ready{{worker="{number}"}} 0.0' for number in silent]
+            silent = (number for number, text in enumerate(texts, 1) if not text)
+            samples += (f'timer_bridge_ready{{worker="{number}"}} 0.0' for number in silent)
     end = "# EOF\n" if any(text.endswith("# EOF\n") for text in texts) else ""
     return "".join(f"{line}\n" for head, samples in families.items() for line in (head, *samples)) + end
 

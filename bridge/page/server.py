@@ -12,7 +12,7 @@ a question about an id needs one.
 
 Number and duration of connections are limited, so that stores and broker sockets always get file handles:
 
-    accepted -> REQUEST_S for a whole request -> ANSWER_S for its answer -> kept for the next one, or closed
+    accepted -> request_s for a whole request -> answer_s for its answer -> kept for the next one, or closed
 
 At the limit a new connection replaces the one that has waited longest without a whole request, so idle connections keep
 no probe out. If all are being answered, the new one is closed.
@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import h11
 import uvicorn
@@ -45,7 +45,7 @@ from bridge.errors import BridgeError, SettingsError
 from bridge.loop.loop import Bridge
 from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.observe.status import Status
-from bridge.page.guard import KnownHosts, caller_of, error_response
+from bridge.page.guard import caller_of, error_response
 from bridge.page.sessions import Authenticator
 from bridge.ports import Clock
 from bridge.probes import MetricsText, deadline
@@ -58,28 +58,22 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-ANSWER_TIMEOUT_S = 10.0
 _MAX_SEARCH_S = 60.0
-MAX_CONNECTIONS = 64
-"""A process may usually open 1024 files; nearly all of them stay free for stores and brokers."""
-BACKLOG = 32
+_BACKLOG = 32
 """Connections accepted at a time, for a moment beyond the limit; also the most errors of `accept` at a time."""
-REQUEST_S = 10.0
-"""Time limit of a whole request with its body, 2 MB at most."""
 ANSWER_S = 120.0
 """Longer than the longest search."""
-_accept_errors = LogRateLimit(log)
+_warnings = LogRateLimit(log)
 _SHUTDOWN_S = 3
-_ANY_ADDRESS = Middleware(KnownHosts)
 
 
 @dataclass(frozen=True)
 class LoopQueries:
     """Ask the loop's thread. Raises HTTPException 503 with the reason."""
 
-    _status: Status
+    status: Status
     _query_queue: QueryQueue
-    timeout_s: float = ANSWER_TIMEOUT_S
+    timeout_s: float = 10.0
 
     async def ask(self, question: Callable[[Bridge], T]) -> T:
         try:
@@ -88,7 +82,7 @@ class LoopQueries:
         except BusyError:
             raise HTTPException(503, "too many requests at a time: ask again") from None
         except TimeoutError:
-            raise HTTPException(503, self._status.ready().reason or "the bridge is busy: ask again") from None
+            raise HTTPException(503, self.status.ready().reason or "the bridge is busy: ask again") from None
         except (CorruptStoreError, OSError) as error:
             raise HTTPException(503, f"a store cannot be read: {error}") from error
 
@@ -101,13 +95,11 @@ class LoopQueries:
 
 
 class HttpConnection(H11Protocol):
-    """A connection with limits. Tests subclass it with other limits."""
-
-    max_connections: ClassVar[int] = MAX_CONNECTIONS
-    request_s: ClassVar[float] = REQUEST_S
-    answer_s: ClassVar[float] = ANSWER_S
-
-    _warnings: ClassVar[LogRateLimit] = LogRateLimit(log)
+    max_connections = 64
+    """A process may usually open 1024 files; nearly all of them stay free for stores and brokers."""
+    request_s = 10.0
+    """Time limit of a whole request with its body, 2 MB at most."""
+    answer_s = ANSWER_S
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -149,7 +141,7 @@ class HttpConnection(H11Protocol):
         idle = [each for each in others if not each._is_answered]  # noqa: SLF001  (of one kind)
         evicted = min(idle, key=lambda each: each._timer.when(), default=self)  # noqa: SLF001
         text = "%d connections are open, more are asked for: those without a whole request are closed"
-        self._warnings.warn(_now_ms(), "most", text, self.max_connections)
+        _warnings.warn(_now_ms(), "most", text, self.max_connections)
         evicted._abort()  # noqa: SLF001
 
     def _start_timer(self, timeout_s: float) -> None:
@@ -166,7 +158,7 @@ def log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
     """Exception handler of the event loop: log a lack of file handles once a minute, not for each connection."""
     error = context.get("exception")
     if isinstance(error, OSError) and "accept" in context.get("message", ""):
-        _accept_errors.warn(_now_ms(), "accept", "no connection can be accepted: %s: raise ulimit -n", error.strerror)
+        _warnings.warn(_now_ms(), "accept", "no connection can be accepted: %s: raise ulimit -n", error.strerror)
     else:
         loop.default_exception_handler(context)
 
@@ -176,20 +168,18 @@ def _now_ms() -> int:
 
 
 def application(
-    status: Status,
-    query_queue: QueryQueue,
+    queries: LoopQueries,
     clock: Clock,
     metrics: MetricsText,
-    answer_timeout_s: float = ANSWER_TIMEOUT_S,
+    access: Authenticator,
+    hosts: Middleware,
     extra_routes: Sequence[BaseRoute] = (),
-    access: Authenticator | None = None,
-    hosts: Middleware = _ANY_ADDRESS,
 ) -> Starlette:
     """Return the server's routes and `extra_routes` (bridge.page.api). No route touches the bridge directly.
 
-    access: who may ask about one id; None: everybody. hosts: KnownHosts, for all routes.
+    access: who may ask about one id. hosts: KnownHosts, for all routes.
     """
-    ask = LoopQueries(status, query_queue, answer_timeout_s).ask
+    status, ask = queries.status, queries.ask
 
     async def live(_: Request) -> Response:
         return JSONResponse(*status.answer(status.live()))
@@ -204,7 +194,7 @@ def application(
         given = request.query_params
         id_, topic = given.get("id"), given.get("topic")
         if id_ is not None:
-            if access is not None and not access.is_open:
+            if not access.is_open:
                 caller_of(request, access)
             named, unread = await ask(lambda bridge: (named_in_bridge(bridge, id_, clock.now_ms()), recovering()))
             code = 200 if named.timers else 503 if unread else 404
@@ -232,11 +222,9 @@ def json_answer(answer: BaseModel, status_code: int) -> Response:
 
 
 @contextmanager
-def serving(
-    host: str, port: int, application_: Starlette, protocol: type[HttpConnection] = HttpConnection
-) -> Iterator[None]:
+def serving(host: str, port: int, application_: Starlette) -> Iterator[None]:
     """Serve until the end of the block. Raises SettingsError if the port cannot be opened."""
-    with listen(host, port) as listener, _serving_on(listener, application_, protocol, is_behind_proxy=False):
+    with listen(host, port) as listener, _serving_on(listener, application_, is_behind_proxy=False):
         log.info("answering on http://%s:%d", f"[{host}]" if ":" in host else host, port)
         yield
 
@@ -257,18 +245,16 @@ def serving_worker(path: Path, application_: Starlette) -> Iterator[None]:
                 raise SettingsError(f"data_dir: {path}: {error}: give a folder with a shorter path") from error
             raise BridgeError(f"{path}: {error.strerror}; no socket for the worker's HTTP server") from error
         listener.listen()
-        with _serving_on(listener, application_, HttpConnection, is_behind_proxy=True):
+        with _serving_on(listener, application_, is_behind_proxy=True):
             yield
 
 
 @contextmanager
-def _serving_on(
-    listener: socket.socket, application_: Starlette, protocol: type[HttpConnection], *, is_behind_proxy: bool
-) -> Iterator[None]:
+def _serving_on(listener: socket.socket, application_: Starlette, *, is_behind_proxy: bool) -> Iterator[None]:
     config = uvicorn.Config(
         application_,
-        http=protocol,
-        backlog=BACKLOG,
+        http=HttpConnection,
+        backlog=_BACKLOG,
         log_config=None,
         log_level="warning",
         access_log=False,

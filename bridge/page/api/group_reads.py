@@ -16,7 +16,6 @@ from starlette.exceptions import HTTPException
 from bridge.config.data_directory import OF_WORKER
 from bridge.loop.loop import Bridge
 from bridge.observe.recent_traffic import Deliveries, joined_traffic, lateness_ms
-from bridge.observe.status import Status
 from bridge.page import guard as audit
 from bridge.page.api import responses
 from bridge.page.api.requests import API, PendingAsked, Read, TimerAsked, TimersAsked
@@ -61,7 +60,6 @@ def resident_bytes() -> int | None:
 class GroupReads:
     """`data_dir` and `version` are those of this instance."""
 
-    _status: Status
     _queries: LoopQueries
     _clock: Clock
     _peers: Peers
@@ -108,17 +106,17 @@ class GroupReads:
             address=self._peers.address,
             version=self._version,
             at_ms=now_ms,
-            not_ready=self._status.ready().reason,
+            not_ready=self._queries.status.ready().reason,
             partitions={
                 str(name): responses.PartitionState(**each._asdict(), lag=lags.get(name), pending=pending.get(name))
-                for name, each in self._status.partitions().items()
+                for name, each in self._queries.status.partitions().items()
             },
             paused_topics=sorted(paused),
-            unavailable_topics=dict(self._status.unavailable_targets),
-            traffic=self._status.traffic.recent(now_ms),
+            unavailable_topics=dict(self._queries.status.unavailable_targets),
+            traffic=self._queries.status.traffic.recent(now_ms),
             disk=await asyncio.to_thread(disk_of, self._data_dir),
             resident_bytes=resident_bytes(),
-            standby_age_s={str(each): round(age_s, 1) for each, age_s in self._status.standby_ages_s().items()},
+            standby_age_s={str(each): round(age_s, 1) for each, age_s in self._queries.status.standby_ages_s().items()},
         )
 
     async def pending(self, caller: Reader, asked: Annotated[PendingAsked, Query()]) -> GroupPending:

@@ -6,9 +6,10 @@ import logging
 import resource
 import socket
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from starlette.applications import Starlette
@@ -19,19 +20,14 @@ from starlette.routing import Route
 from bridge.dev.embedded_kafka import free_port
 from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.page import server as connections
-from bridge.page.server import MAX_CONNECTIONS, HttpConnection, log_loop_error, serving
+from bridge.page.server import HttpConnection, log_loop_error, serving
 
 HALF = b"GET / HTTP/1.1\r\nHost: a\r\n"
 NEVER_DONE = b"GET /never HTTP/1.1\r\nHost: a\r\n\r\n"
 
 
-class Hasty(HttpConnection):
-    request_s = 0.1
-    answer_s = 0.1
-
-
-class Few(HttpConnection):
-    max_connections = 3
+HASTY = {"request_s": 0.1, "answer_s": 0.1}
+FEW = {"max_connections": 3}
 
 
 async def _well(request: Request) -> Response:
@@ -50,9 +46,11 @@ ROUTES = Starlette(routes=[Route("/", _well, methods=["GET", "POST"]), Route("/n
 
 
 @contextmanager
-def served(kind: type[HttpConnection] = HttpConnection) -> Iterator[int]:
+def served(limits: Mapping[str, float] = MappingProxyType({})) -> Iterator[int]:
     port = free_port()
-    with serving("127.0.0.1", port, ROUTES, kind):
+    with pytest.MonkeyPatch.context() as meanwhile, serving("127.0.0.1", port, ROUTES):
+        for name, limit in limits.items():
+            meanwhile.setattr(HttpConnection, name, limit)
         yield port
 
 
@@ -108,8 +106,8 @@ def files_left(count: int) -> Iterator[None]:
 @pytest.mark.thorough
 def test_half_sent_requests_leave_file_handles_to_the_bridge_and_probes_are_answered() -> None:
     with served() as port, ExitStack() as ends:
-        count = 3 * MAX_CONNECTIONS
-        with files_left(count + 2 * MAX_CONNECTIONS):  # our own ends are in this process too
+        count = 3 * HttpConnection.max_connections
+        with files_left(count + 2 * HttpConnection.max_connections):  # our own ends are in this process too
             for _ in range(count):
                 connected(ends, port, HALF)
             assert well(port)
@@ -118,7 +116,7 @@ def test_half_sent_requests_leave_file_handles_to_the_bridge_and_probes_are_answ
 
 
 def test_the_one_that_waits_longest_goes_and_never_one_that_is_answered() -> None:
-    with served(Few) as port, ExitStack() as ends:
+    with served(FEW) as port, ExitStack() as ends:
         answered = asking_without_end(ends, port)
         assert well(port)
         first = connected(ends, port, HALF)
@@ -138,7 +136,7 @@ def test_the_one_that_waits_longest_goes_and_never_one_that_is_answered() -> Non
 
 
 def test_one_that_was_answered_waits_since_then() -> None:
-    with served(Few) as port, ExitStack() as ends:
+    with served(FEW) as port, ExitStack() as ends:
         answered = connected(ends, port, HALF + b"\r\n")
         read_until(answered, b"well")
         others = [connected(ends, port, HALF) for _ in range(3)]
@@ -150,12 +148,12 @@ def test_one_that_was_answered_waits_since_then() -> None:
 
 @pytest.mark.parametrize("sent", [b"", HALF, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n12", NEVER_DONE])
 def test_an_incomplete_or_unanswered_request_is_closed_in_time(sent: bytes) -> None:
-    with served(Hasty) as port, ExitStack() as ends:
+    with served(HASTY) as port, ExitStack() as ends:
         assert is_ended(connected(ends, port, sent))
 
 
 def test_a_connection_that_asks_again_is_answered_again() -> None:
-    with served(Few) as port, ExitStack() as ends:
+    with served(FEW) as port, ExitStack() as ends:
         connection = connected(ends, port, b"")
         for _ in range(3):
             connection.sendall(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n12")
@@ -164,7 +162,7 @@ def test_a_connection_that_asks_again_is_answered_again() -> None:
 
 @pytest.mark.thorough
 def test_a_lack_of_file_handles_is_one_line(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_accept_errors", LogRateLimit(connections.log))
+    monkeypatch.setattr(connections, "_warnings", LogRateLimit(connections.log))
     with caplog.at_level(logging.WARNING), served() as port, ExitStack() as ends, ExitStack() as held:
         assert well(port)
         callers = [ends.enter_context(socket.socket()) for _ in range(40)]

@@ -22,7 +22,8 @@ from bridge.loop.loop import Bridge
 from bridge.loop.tests.test_histories import WINDOW_MS, World
 from bridge.observe.prometheus import AlertLimits, Exposition
 from bridge.page.guard import KnownHosts
-from bridge.page.server import application, serving
+from bridge.page.server import LoopQueries, application, serving
+from bridge.page.sessions import Authenticator
 from bridge.probes import metrics_text
 from bridge.query.query_queue import BusyError, QueryQueue
 from bridge.testing.timer_world import TIMERS, TimerWorld
@@ -38,10 +39,11 @@ def routes_of(
     world: TimerWorld, query_queue: QueryQueue, answer_timeout_s: float = 10, names: Sequence[str] = ()
 ) -> Starlette:
     status, clock = world.bridge.status, world.bridge.clock
+    queries = LoopQueries(status, query_queue, answer_timeout_s)
     exposition = Exposition(world.bridge.metrics, status, AlertLimits("1.2.3", world.options.min_free_bytes, 1000))
     metrics = metrics_text(exposition, query_queue, clock)
     hosts = Middleware(KnownHosts, names)
-    return application(status, query_queue, clock, metrics, answer_timeout_s, hosts=hosts)
+    return application(queries, clock, metrics, Authenticator([], lambda: 0.0), hosts)
 
 
 @contextmanager

@@ -289,7 +289,7 @@ class Place:
         access = Authenticator(self._tokens, lambda: self.kafka.timeline.now_ms / 1000, address, KEY, self._proxy)
         queries = LoopQueries(instance.status, query_queue, 1.0)
         peers = Peers(address, side, access, PeerNetworks(), timeout_s=10, cache_s=0)
-        reads = GroupReads(instance.status, queries, instance.clock, peers, Path(__file__).parent, "0")
+        reads = GroupReads(queries, instance.clock, peers, Path(__file__).parent, "0")
         requests = RequestSender(side, "timer.receipts", "all", sleep=lambda _: self.run(50))
         actions = Actions(reads, requests, instance.clock, (TIMERS,))
         rejected = RejectedTopic(side, "timer.rejected", {TIMERS: RULES}, self._looked_at)
@@ -299,7 +299,7 @@ class Place:
         metrics = metrics_text(exposition, query_queue, instance.clock)
         others = [api_routes(api, access, "0"), *site.routes()]
         hosts = Middleware(KnownHosts, any_address=not access.is_open)
-        app = application(instance.status, query_queue, instance.clock, metrics, 1.0, others, access, hosts)
+        app = application(queries, instance.clock, metrics, access, hosts, others)
         self._served.append(ExitStack())
         self._served[-1].enter_context(serve(app))
         self.addresses[instance.name] = address
