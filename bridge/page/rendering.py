@@ -235,40 +235,37 @@ def timeline(
 
     topics, total: counts of steps, by topic and together. pending: all counts, by the span's buckets.
     """
-    to_ms = from_ms + span.length_ms
-    inside = {topic: _inside(buckets, from_ms, to_ms) for topic, buckets in topics.items()}
-    all_ = _inside(total, from_ms, to_ms)
-    largest = sorted(inside, key=lambda topic: -inside[topic].total())[:_TOPICS]
-    shown = {topic: inside[topic] for topic in sorted(largest) if inside[topic]}
+    to_ms, width = from_ms + span.length_ms, 100 / span.columns
+
+    def inside(buckets: Iterable[Bucket]) -> Counter[int]:
+        return Counter({each.from_ms: each.timers for each in buckets if from_ms <= each.from_ms < to_ms})
+
+    counts, all_ = {topic: inside(buckets) for topic, buckets in topics.items()}, inside(total)
+    largest = sorted(counts, key=lambda topic: -counts[topic].total())[:_TOPICS]
+    shown = {topic: counts[topic] for topic in sorted(largest) if counts[topic]}
     most = max(all_.values(), default=1)
 
-    def stack(counts: Mapping[str, int], all_timers: int) -> list[Part]:
-        """Return the parts from below."""
-        rest = all_timers - sum(counts.values())
-        timers = [*enumerate(counts.items()), (_TOPICS, (None, rest))]
+    def stack(timers: list[int], all_timers: int) -> list[Part]:
+        """Return the parts from below, by the number of timers of each topic."""
         parts, top = [], _TOP + _HEIGHT
-        for number, (topic, count) in timers:
+        named = zip((*enumerate(shown), (_TOPICS, None)), (*timers, all_timers - sum(timers)), strict=True)
+        for (number, topic), count in named:
             if count > 0:
                 height = max(_LEAST, count * _HEIGHT / most)
                 top -= height
                 parts.append(Part(number, topic, count, round(top, 2), round(height, 2)))
         return parts
 
-    columns = []
-    for number in range(span.columns):
+    def column(number: int) -> Column:
         at_ms = from_ms + number * span.step_ms
-        counts = {topic: own[at_ms] for topic, own in shown.items()}
         label = "" if number % span.columns_per_label else instant_text(at_ms)[span.label_part]
-        left = round(number * 100 / span.columns, 2)
-        parts = stack(counts, all_[at_ms])
-        columns.append(Column(at_ms, at_ms + span.step_ms, left, label, all_[at_ms], parts))
+        parts = stack([own[at_ms] for own in shown.values()], all_[at_ms])
+        return Column(at_ms, at_ms + span.step_ms, round(number * width, 2), label, all_[at_ms], parts)
+
+    columns = [column(number) for number in range(span.columns)]
+    legend = stack([own.total() for own in shown.values()], all_.total())
     starts = [each.from_ms for each in pending]
-    before = [start + span.bucket_ms - span.length_ms for start in starts if start < from_ms]
-    after = [start for start in starts if start + span.bucket_ms > to_ms]
-    legend = stack({topic: own.total() for topic, own in shown.items()}, all_.total())
-    earlier_ms, later_ms = max(before, default=None), min(after, default=None)
-    return Timeline(from_ms, to_ms, most, round(100 / span.columns, 2), columns, legend, earlier_ms, later_ms)
-
-
-def _inside(buckets: Iterable[Bucket], from_ms: int, to_ms: int) -> Counter[int]:
-    return Counter({each.from_ms: each.timers for each in buckets if from_ms <= each.from_ms < to_ms})
+    before = (start + span.bucket_ms - span.length_ms for start in starts if start < from_ms)
+    after = (start for start in starts if start + span.bucket_ms > to_ms)
+    around = max(before, default=None), min(after, default=None)
+    return Timeline(from_ms, to_ms, most, round(width, 2), columns, legend, *around)
