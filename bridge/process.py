@@ -37,8 +37,8 @@ from bridge.garbage_collection import QuietRelease, tune_gc, tune_malloc
 from bridge.kafka import ConfluentControl, ConfluentHistory, ConfluentSink, ConfluentSource, ConfluentTopics, Retrier
 from bridge.kafka.background_recovery import BackgroundRecoverer
 from bridge.kafka.consumer import READ_INTERVAL_S
+from bridge.kafka.group import Takeover
 from bridge.kafka.readers import LIMIT_S
-from bridge.kafka.takeover import Takeover
 from bridge.kafka.topics import OwnTopics
 from bridge.loop.control_state import ControlState
 from bridge.loop.loop import Bridge

@@ -2,9 +2,8 @@
 
 consumer.py        ConfluentSource: member of the consumer group
 history.py         ConfluentHistory: reads outside the group; readers.py has ConfluentControl and the reads themselves
-transactions/      ConfluentSink: two transactional producers in turn
-group.py           ConfluentGroup: members of the group and their HTTP addresses; our own member id
-takeover.py        ends the open transactions of members that died
+transactions/      ConfluentSink: transactional producers
+group.py           ConfluentGroup: members of the group and their HTTP addresses; those that died; our own member id
 topics.py          ConfluentTopics: describes, creates and grows topics; OwnTopics prepares the bridge's
 cluster_check.py   tries rights and topics for `check-config --connect`
 client_config.py   configuration of every client

@@ -94,12 +94,7 @@ class ConfluentSource:
     """Implements bridge.ports.Source."""
 
     def __init__(
-        self,
-        connection: Connection,
-        topics: list[str],
-        retrier: Retrier,
-        pace_s: float = 0.0,
-        read_interval_s: float = 0.0,
+        self, connection: Connection, topics: list[str], retrier: Retrier, pace_s: float = 0, read_interval_s: float = 0
     ) -> None:
         """pace_s: shortest time between the ends of two polls, if no work waits; read_interval_s: if both read.
 
@@ -193,7 +188,8 @@ class ConfluentSource:
         self.membership.refresh(group_metadata, is_member=now.is_known)
 
     def _polled(self, records: dict[TimerPartition, list[Record]], *, has_read: bool = True) -> Polled:
-        return Polled(self._take_ownership(), records, self._undecodable.copy(), has_read)
+        ownership, self._ownership = self._ownership, Ownership()
+        return Polled(ownership, records, self._undecodable.copy(), has_read)
 
     def _first(self, timeout_s: float) -> Message | None:
         """Return the first message, or None at the timeout, after `wake` or after a rebalance."""
@@ -276,21 +272,18 @@ class ConfluentSource:
 
     def _handle_error(self, message: Message) -> None:
         error: KafkaError = message.error()
+        partition = TimerPartition(message.topic(), message.partition())
         if error.code() in OFFSET_GONE:
-            raise BridgeError(
-                self._unreadable_message(TimerPartition(message.topic(), message.partition()), message.offset(), error)
-            )
+            raise BridgeError(self._unreadable_message(partition, message.offset(), error))
         if error.code() in UNDECODABLE and message.offset() >= 0:
-            partition = TimerPartition(message.topic(), message.partition())
             if partition in self._next:  # after a seek into a batch, the error names its first offset
                 self._undecodable[partition] = max(self._next[partition], message.offset())
             return
         if _is(KafkaError.FENCED_INSTANCE_ID, error):
             raise MemberFencedError(f"{SAME_INSTANCE}; or give each its own kafka.group.instance.id, if you set it")
         if _is(KafkaError.UNRELEASED_INSTANCE_ID, error):
-            raise InstanceIdInUseError(
-                "a member of our instance id was killed, or still runs: waiting for its session's end"
-            )
+            told = "a member of our instance id was killed, or still runs: waiting for its session's end"
+            raise InstanceIdInUseError(told)
         if is_fatal(error) or is_denied(error):
             raise explained("reading the timer topic", error)
         if error.code() == KafkaError._MAX_POLL_EXCEEDED:  # noqa: SLF001
@@ -315,10 +308,6 @@ class ConfluentSource:
 
     # -- ownership
 
-    def _take_ownership(self) -> Ownership:
-        taken, self._ownership = self._ownership, Ownership()
-        return taken
-
     def _assigned(self, consumer: Any, partitions: list[TopicPartition]) -> None:
         # Without this call, librdkafka would assign them from the committed offset on.
         consumer.incremental_assign([])
@@ -336,17 +325,13 @@ class ConfluentSource:
 
     def _drop(self, consumer: Any, partitions: list[TopicPartition]) -> list[TimerPartition]:
         """Drop partitions; return those whose assignment was already returned by a poll."""
-        timer_partitions = [TimerPartition(each.topic, each.partition) for each in partitions]
-        consumer.incremental_unassign(
-            [TopicPartition(*partition) for partition in timer_partitions if partition in self._next]
-        )
-        for partition in timer_partitions:
-            self._owned.discard(partition)
+        dropped = [TimerPartition(each.topic, each.partition) for each in partitions]
+        consumer.incremental_unassign([TopicPartition(*partition) for partition in dropped if partition in self._next])
+        self._owned.difference_update(dropped)
+        self._paused -= set(dropped)
+        for partition in dropped:
             self._next.pop(partition, None)
             self._undecodable.pop(partition, None)
-        self._paused -= set(timer_partitions)
-        told = [partition for partition in timer_partitions if partition not in self._ownership.assigned]
-        self._ownership.assigned = [
-            partition for partition in self._ownership.assigned if partition not in timer_partitions
-        ]
-        return told
+        assigned = self._ownership.assigned
+        self._ownership.assigned = [partition for partition in assigned if partition not in dropped]
+        return [partition for partition in dropped if partition not in assigned]

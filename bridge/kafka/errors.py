@@ -3,13 +3,9 @@
 from confluent_kafka import KafkaError
 
 from bridge.errors import BridgeError
-from kafka_timer.kafka_client import DENIED
-from kafka_timer.kafka_client import answered as answered
-from kafka_timer.kafka_client import error_of as error_of
-from kafka_timer.kafka_client import is_denied as is_denied
-from kafka_timer.kafka_client import is_fatal as is_fatal
-from kafka_timer.kafka_client import reason as reason
-from kafka_timer.kafka_client import unwrapped as unwrapped
+from kafka_timer.kafka_client import DENIED, answered, error_of, is_denied, is_fatal, reason, unwrapped
+
+__all__ = ["answered", "error_of", "explained", "is_denied", "is_fatal", "is_passing", "reason", "unwrapped"]
 
 _PERMANENT = DENIED | {
     KafkaError.SASL_AUTHENTICATION_FAILED,

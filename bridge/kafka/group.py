@@ -1,4 +1,4 @@
-"""Members of the consumer group, and our own member id and generation, which a transaction carries.
+"""Members of the consumer group, those that died, and our own member id, which a transaction carries.
 
     b"CGMDv2:" | generation int32, native byte order | group \0 | member \0 | ...
 
@@ -9,18 +9,21 @@ the group has members (tested with Kafka 4.3). An expelled member could then pub
 import struct
 import time
 from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from threading import Lock, Thread
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from bridge.config.kafka_config import Connection
 from bridge.errors import BridgeError, MembershipLostError
 from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import REPLACED_AFTER_S, make
-from bridge.kafka.errors import answered, error_of, explained
-from bridge.kafka.retry import CALL_S, Retrier, serve_idle
-from bridge.ports import Member
+from bridge.kafka.errors import answered, error_of, explained, is_passing
+from bridge.kafka.retry import CALL_S, Retrier, log, serve_idle
+from bridge.ports import MAX_IN_FLIGHT, Member
 from kafka_timer.origin import TimerPartition
 
 
@@ -34,41 +37,95 @@ class ConfluentGroup:
 
     def members(self) -> list[Member]:
         """Return the members of the group. Raises BridgeError."""
-        serve_idle(self._admin)
-        try:
+
+        def ask() -> Any:
             answer = self._admin.describe_consumer_groups([self._group], request_timeout=CALL_S)
-            members = answered(answer[self._group]).members
-        except KafkaException as failure:
-            raise self._failed(f"looking at group {self._group}", failure) from failure
+            return answered(answer[self._group]).members
+
         return [
             Member(
                 f"{each.client_id} ({each.host.lstrip('/')})",
                 clients.address_in(each.client_id),
-                _partitions(each),
+                frozenset(TimerPartition(at.topic, at.partition) for at in each.assignment.topic_partitions),
                 clients.instance_in(each.client_id),
             )
-            for each in members
+            for each in self._ask(f"looking at group {self._group}", ask)
         ]
 
     def partitions(self, topics: Iterable[str]) -> set[TimerPartition]:
         """Return all partitions of the topics. Raises BridgeError."""
-        serve_idle(self._admin)
-        try:
-            found = self._admin.list_topics(timeout=CALL_S).topics
-        except KafkaException as failure:
-            raise self._failed("looking at the timer topics", failure) from failure
+        found = self._ask("looking at the timer topics", lambda: self._admin.list_topics(timeout=CALL_S).topics)
         return {
             TimerPartition(topic, number) for topic in topics if topic in found for number in found[topic].partitions
         }
 
-    def _failed(self, what: str, failure: KafkaException) -> BridgeError:
-        if error_of(failure).code() < 0:  # no broker has answered: the client may have lost all brokers for good
-            self._admin = self._make_admin()
-        return explained(what, error_of(failure))
+    def _ask(self, what: str, call: Callable[[], Any]) -> Any:
+        serve_idle(self._admin)
+        try:
+            return call()
+        except KafkaException as failure:
+            if error_of(failure).code() < 0:  # no broker has answered: the client may have lost all brokers for good
+                self._admin = self._make_admin()
+            raise explained(what, error_of(failure)) from failure
 
 
-def _partitions(member: Any) -> frozenset[TimerPartition]:
-    return frozenset(TimerPartition(each.topic, each.partition) for each in member.assignment.topic_partitions)
+_FENCE_S = 10.0
+"""Seconds for the fence of a producer. Kafka aborts its transactions after 10 to 20 s itself."""
+
+
+class Takeover:
+    """Ends the open transactions of dynamic members that died, so that their partitions open at once. Thread-safe.
+
+    member a is killed --> its session ends --> we get its partitions --> a's offsets and journal are not stable
+                                                --> fence a's producers --> Kafka aborts its transactions
+
+    Otherwise Kafka aborts them after the transaction time-out, which it checks every 10 s. An instance that only seemed
+    dead is fenced too. It joins again with new producers, as its membership has ended before.
+    """
+
+    def __init__(self, connection: Connection, retrier: Retrier) -> None:
+        self._connection = connection
+        self._retrier = retrier
+        self._group = ConfluentGroup(connection, retrier)
+        self._known: set[str] = set()
+        """Instances that were members at an earlier look."""
+        self._running = Lock()
+
+    def look(self) -> None:
+        """Learn who is a member. Raises BridgeError."""
+        self._known |= self._members()
+
+    def start(self) -> None:
+        """Fence the producers of all instances that have left, in a thread of its own."""
+        if self._running.acquire(blocking=False):
+            Thread(target=self._run, name="takeover", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            gone = self._known - self._members() - {self._connection.instance}
+            with ThreadPoolExecutor(MAX_IN_FLIGHT) as fencing:
+                for instance in gone:
+                    log.warning("instance %s has left the group: its open transactions are aborted", instance)
+                    list(fencing.map(self._fence, [instance] * MAX_IN_FLIGHT, range(MAX_IN_FLIGHT)))
+            self._known -= gone
+        except BridgeError as error:
+            log.warning("open transactions of an instance that died end by their time-out: %s", error)
+        finally:
+            self._running.release()
+
+    def _members(self) -> set[str]:
+        return {each.instance for each in self._group.members() if each.instance}
+
+    def _fence(self, instance: str, number: int) -> None:
+        """End the transaction of a producer. Raises BridgeError."""
+        config = clients.producer(replace(self._connection, instance=instance), number)
+        producer: Any = make(Producer, config, self._retrier)
+        what, retrier = f"fencing producer {number} of instance {instance}", Retrier(self._retrier)
+        retrier.give_up_in(_FENCE_S)
+        try:
+            retrier.retry_until_success(what, lambda: producer.init_transactions(CALL_S), is_passing)
+        except KafkaException as failure:
+            raise explained(what, error_of(failure)) from failure
 
 
 _GENERATION = struct.Struct("=i")

@@ -11,11 +11,10 @@ from confluent_kafka import Producer, TopicPartition
 from bridge.errors import BridgeError, FencedError
 from bridge.kafka import ConfluentControl
 from bridge.kafka import client_config as clients
-from bridge.kafka.group import is_member
-from bridge.kafka.takeover import Takeover
+from bridge.kafka.group import Takeover, is_member
 from bridge.kafka.transactions.producer import TransactionalProducer
-from bridge.kafka.transactions.producer_slot import ProducerSlot
 from bridge.kafka.transactions.record_sender import TransactionContents
+from bridge.kafka.transactions.sink import ProducerSlot
 from bridge.ports import MAX_IN_FLIGHT, Aborted, Record, Transaction
 from integration_tests.conftest import Broker
 from integration_tests.support.patience import becomes

@@ -13,16 +13,15 @@ from bridge.kafka.client_config import LONGEST_TRANSACTION_MS
 from bridge.kafka.retry import Retrier
 from bridge.kafka.tests.fake_clients import STATE
 from bridge.kafka.transactions import producer as producer_module
-from bridge.kafka.transactions import producer_slot
+from bridge.kafka.transactions import sink as sink_module
 from bridge.kafka.transactions.producer import (
     ProducerState,
     TimeoutRefusedError,
     TransactionalIdHeldError,
     TransactionalProducer,
 )
-from bridge.kafka.transactions.producer_slot import ProducerSlot
 from bridge.kafka.transactions.record_sender import SendFailure, TransactionContents
-from bridge.kafka.transactions.sink import ConfluentSink
+from bridge.kafka.transactions.sink import ConfluentSink, ProducerSlot
 from bridge.kafka.transactions.topic_probe import FoundTopic, TopicProbe
 from bridge.observe.status import Status
 from bridge.ports import Aborted, Outgoing, Transaction
@@ -48,7 +47,7 @@ def slot(monkeypatch: pytest.MonkeyPatch, most_ms: int) -> tuple[ProducerSlot, l
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr(producer_slot, "TransactionalProducer", Producer)
+    monkeypatch.setattr(sink_module, "TransactionalProducer", Producer)
     return ProducerSlot(Connection("127.0.0.1:1"), 0, Retrier()), started
 
 
@@ -94,7 +93,7 @@ def test_a_transactional_id_that_kafka_holds_is_replaced_by_the_next_free_one(mo
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr(producer_slot, "TransactionalProducer", Producer)
+    monkeypatch.setattr(sink_module, "TransactionalProducer", Producer)
     own_slot: Any = ProducerSlot(Connection("127.0.0.1:1", "group", "one"), 0, Retrier())
     assert own_slot.producer.id == "group-one-0-2"
     held.add(own_slot.producer.id)
@@ -113,7 +112,7 @@ def test_if_kafka_holds_every_id_the_start_waits_and_ends_with_the_process(monke
             assert len(started) < 100, "it never asks whether it is time to give up"
             raise TransactionalIdHeldError("starting the producer: concurrent transactions")
 
-    monkeypatch.setattr(producer_slot, "TransactionalProducer", Producer)
+    monkeypatch.setattr(sink_module, "TransactionalProducer", Producer)
     retrier = Retrier()
     retrier.give_up_in(0)
     with pytest.raises(BrokerUnavailableError, match="starting the producer"):
@@ -141,7 +140,7 @@ def test_an_own_topic_that_takes_no_records_is_named_by_readiness(monkeypatch: p
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr(producer_slot, "TransactionalProducer", Producer)
+    monkeypatch.setattr(sink_module, "TransactionalProducer", Producer)
     monkeypatch.setattr(TopicProbe, "unavailable", lambda *_, **__: none)
     monkeypatch.setattr(TopicProbe, "describe", lambda _, topics: dict.fromkeys(topics, FoundTopic(1, "id")))
     monkeypatch.setattr(TopicProbe, "settings", lambda *_: {})
