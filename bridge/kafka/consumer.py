@@ -123,12 +123,7 @@ class ConfluentSource:
         self._consumer.subscribe(topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
     def poll(
-        self,
-        timeout_ms: int,
-        max_records: int,
-        paused: Set[TimerPartition] = frozenset(),
-        *,
-        is_busy: bool = False,
+        self, timeout_ms: int, max_records: int, paused: Set[TimerPartition] = frozenset(), *, is_busy: bool = False
     ) -> Polled:
         self._apply_pauses(paused)
         most_s = BUSY_INTERVAL_S if is_busy or self._has_unread or self._is_woken else math.inf

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping, 
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -50,13 +50,6 @@ _UNSTABLE = frozenset({KafkaError.UNSTABLE_OFFSET_COMMIT, KafkaError._TIMED_OUT}
 """librdkafka repeats the request until the timeout."""
 
 
-class _ReadAhead(NamedTuple):
-    """A span of offsets, and the committed messages in it."""
-
-    span: range
-    messages: list[Message]
-
-
 @dataclass(eq=False)
 class ConfluentHistory:
     """journal_topics: timer topic -> its journal topic. Not thread-safe.
@@ -77,8 +70,8 @@ class ConfluentHistory:
         """Only for the grouping of requests: the client finds the leaders of a request by itself."""
         self._committed_ahead: dict[TimerPartition, TopicPartition] = {}
         self._bounds_ahead: dict[TimerPartition, tuple[int, int]] = {}
-        self._read_ahead: dict[TimerPartition, _ReadAhead] = {}
-        """By partition of a timer topic or journal."""
+        self._read_ahead: dict[tuple[TimerPartition, int | None], tuple[int, list[Message]]] = {}
+        """By partition of a timer topic or journal and first offset: end and messages."""
         self._call_s = CALL_S if self._limit_s is None else LIMITED_CALL_S
         self._make_clients()
 
@@ -114,7 +107,7 @@ class ConfluentHistory:
         little = {place: span for place, span in spans.items() if 0 <= span.stop - span.start <= _LITTLE}
         make_consumer = partial(self._new_consumer, is_bounded=True)
         found = read_together(make_consumer, little, self._retrier, LIMITED_CALL_S, size_bytes=MOST_HELD_BYTES)
-        self._read_ahead = {place: _ReadAhead(little[place], messages) for place, messages in found.items()}
+        self._read_ahead = {(place, little[place].start): (little[place].stop, read) for place, read in found.items()}
 
     def progress(self, partition: TimerPartition) -> Progress | None:
         found = self._committed_ahead.pop(partition, None)
@@ -202,8 +195,8 @@ class ConfluentHistory:
 
     def journal(self, partition: TimerPartition, *, from_offset: int | None, since_ms: int | None) -> Iterator[bytes]:
         journal = self._journal_of(partition)
-        if (ahead := self._read_ahead.pop(journal, None)) is not None and ahead.span.start == from_offset:
-            yield from (message.value() for message in ahead.messages)
+        if (ahead := self._read_ahead.pop((journal, from_offset), None)) is not None:
+            yield from (message.value() for message in ahead[1])
             return
         (end,) = self._ask_one(journal, _END)
         if from_offset is None:
@@ -324,9 +317,9 @@ class ConfluentHistory:
         self, place: TimerPartition, start: int, end: int, skipped: Container[int] = ()
     ) -> Iterator[list[Message]]:
         """Yield committed messages of [start, end) that are still kept; end when all below `end` are decided."""
-        ahead = self._read_ahead.pop(place, None)
-        if ahead is not None and (ahead.span.start, ahead.span.stop) == (start, end):
-            yield ahead.messages
+        ahead = self._read_ahead.pop((place, start), None)
+        if ahead is not None and ahead[0] == end:
+            yield ahead[1]
             return
         reader = PartitionReader(
             *(place, start, end, skipped),

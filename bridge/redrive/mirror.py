@@ -23,22 +23,8 @@ from bridge.partition.draft import deliveries
 from bridge.partition.request import absolute_headers, ask_of, body_of, bounded_ask_of, occurrence_of, size_of
 from bridge.ports import Record
 from bridge.redrive.rules import KeyAndHeaders, Parked, sendable
-from kafka_timer.headers import (
-    CONTROL,
-    COUNT,
-    DELIVER_MS,
-    ORIGIN,
-    PAUSED_MS,
-    Asked,
-    ByOrigin,
-    Cancel,
-    Claim,
-    Headers,
-    Move,
-    Pausing,
-    Recurrence,
-    Schedule,
-)
+from kafka_timer import headers as names
+from kafka_timer.headers import Asked, ByOrigin, Cancel, Claim, Headers, Move, Pausing, Recurrence, Schedule
 from kafka_timer.origin import TimerPartition
 from schemas.recurrence import Occurrence
 from schemas.rules import Rules
@@ -55,7 +41,7 @@ _Kind = tuple[str, Recurrence | None]
 
 def contents(target: str, key: bytes | None, value: bytes | None, headers: Headers) -> str:
     """Return a digest of a delivery without the bridge's headers."""
-    encoded, _ = pack_headers([header for header in headers if header[0] not in CONTROL])
+    encoded, _ = pack_headers([header for header in headers if header[0] not in names.CONTROL])
     return digest(key, value, target.encode() + b" " + encoded)
 
 
@@ -65,8 +51,8 @@ def count_deliveries(
     """Add the deliveries to `target` that were due at `due_from_ms` or later. timer_topic: the lost cluster's."""
     for record in records:
         ours = dict(record.headers)
-        topic, _, place = (ours.get(ORIGIN) or b"").partition(b"/")
-        due, partition = ours.get(DELIVER_MS) or b"", place.partition(b"/")[0]
+        topic, _, place = (ours.get(names.ORIGIN) or b"").partition(b"/")
+        due, partition = ours.get(names.DELIVER_MS) or b"", place.partition(b"/")[0]
         if topic == timer_topic.encode() and due.isdigit() and partition.isdigit() and int(due) >= due_from_ms:
             found[int(partition), contents(target, record.key, record.value, record.headers), int(due)] += 1
 
@@ -93,8 +79,8 @@ class MirroredTimer:
         assert body is not None
         headers = absolute_headers(body, self.dues_ms[-1])
         if self.occurrence is not None:  # it begins again with number 1
-            left = (COUNT, b"%d" % (self.occurrence.rule.most - self.occurrence.number + 1))
-            headers = [left if header[0] == COUNT else header for header in headers]
+            left = (names.COUNT, b"%d" % (self.occurrence.rule.most - self.occurrence.number + 1))
+            headers = [left if header[0] == names.COUNT else header for header in headers]
         return sendable(record.key, headers)
 
 
@@ -164,8 +150,8 @@ class MirroredPartition:
 
     def _timer(self, record: Record, schedule: Schedule) -> MirroredTimer | None:
         """Return the timer; None if a bridge refuses it."""
-        is_paused = schedule.due_ms >= PAUSED_MS
-        body = _body(record, schedule._replace(due_ms=schedule.due_ms % PAUSED_MS))
+        is_paused = schedule.due_ms >= names.PAUSED_MS
+        body = _body(record, schedule._replace(due_ms=schedule.due_ms % names.PAUSED_MS))
         occurrence = None if body is None else occurrence_of(body)
         if occurrence is not None:
             occurrence = occurrence.started()

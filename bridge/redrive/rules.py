@@ -18,20 +18,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
 from bridge.ports import Record
-from kafka_timer.headers import (
-    ERROR,
-    ERROR_DETAIL,
-    KEY,
-    LEFT,
-    OCCURRENCE,
-    ORIGIN,
-    ROLLS,
-    TOPIC,
-    Cancel,
-    Claim,
-    Headers,
-    Schedule,
-)
+from kafka_timer import headers as names
+from kafka_timer.headers import Cancel, Claim, Headers, Schedule
 from kafka_timer.origin import TimerPartition
 from schemas.profiles import read
 from schemas.resent import Job
@@ -41,7 +29,7 @@ UNDELIVERABLE = frozenset({"unknown-topic", "unknown-partition", "not-authorized
 """Codes that are about the target: once the target is fixed, the same request succeeds."""
 
 KeyAndHeaders: TypeAlias = tuple[bytes | None, list[tuple[str, bytes | None]]]
-_REASON = (ERROR, ERROR_DETAIL, ORIGIN)
+_REASON = (names.ERROR, names.ERROR_DETAIL, names.ORIGIN)
 
 
 class Parked(NamedTuple):
@@ -80,7 +68,7 @@ def parked(place: TimerPartition, record: Record, rules: Mapping[str, Rules]) ->
     own_rules = rules.get(topic, next(iter(rules.values())))
     parsed = read(headers, record.timestamp_ms, own_rules, key, record.value)
     schedule = parsed.schedule if isinstance(parsed, Claim) else parsed
-    target = schedule.target if isinstance(schedule, Schedule) else (dict(headers).get(TOPIC) or b"").decode("latin-1")
+    asked = (dict(headers).get(names.TOPIC) or b"").decode("latin-1")
     return Parked(
         place,
         record.offset,
@@ -88,10 +76,10 @@ def parked(place: TimerPartition, record: Record, rules: Mapping[str, Rules]) ->
         code,
         TimerPartition(topic, int(partition)),
         int(offset),
-        target,
+        schedule.target if isinstance(schedule, Schedule) else asked,
         schedule.id if isinstance(schedule, Schedule | Cancel) else None,
         _size(record),
-        (dict(reason)[ERROR_DETAIL] or b"").endswith(LEFT),
+        (dict(reason)[names.ERROR_DETAIL] or b"").endswith(names.LEFT),
     )
 
 
@@ -107,9 +95,9 @@ def sendable(key: bytes | None, headers: list[tuple[str, bytes | None]]) -> KeyA
     In a rolled copy of a request in another product's headers, a null `timer-key` means delivery without a key. A
     request may not carry it, so the request gets a null key instead.
     """
-    if (KEY, None) not in headers:
+    if (names.KEY, None) not in headers:
         return key, headers
-    return None, [header for header in headers if header != (KEY, None)]
+    return None, [header for header in headers if header != (names.KEY, None)]
 
 
 def request_headers(headers: Headers, code: str) -> list[tuple[str, bytes | None]]:
@@ -120,9 +108,11 @@ def request_headers(headers: Headers, code: str) -> list[tuple[str, bytes | None
     removed too: its request is for this one alone.
     """
     kept = list(headers[: -len(_REASON)])
-    if code != "bad-header" and kept and kept[-1][0] == OCCURRENCE:
+    if code == "bad-header":
+        return kept
+    if kept and kept[-1][0] == names.OCCURRENCE:
         del kept[-1]
-    if code != "bad-header" and [name for name, _ in kept[-2:]] == [ORIGIN, ROLLS]:
+    if [name for name, _ in kept[-2:]] == [names.ORIGIN, names.ROLLS]:
         del kept[-2:]
     return kept
 
@@ -218,14 +208,11 @@ class RedrivePlan:
 
 def in_send_order(records: Iterable[Parked]) -> list[Parked]:
     """Sort by time of parking, but never a request before an older one with the same id, whatever the clocks say."""
-    latest_ms: dict[tuple[TimerPartition, bytes], int] = {}
+    latest_ms: dict[tuple[TimerPartition, bytes | None], int] = {}
     placed: list[tuple[int, Parked]] = []
     for record in sorted(records, key=lambda each: (each.partition, each.origin)):
-        at_ms = record.parked_ms
-        if record.id is not None:
-            at_ms = latest_ms[record.partition, record.id] = max(
-                at_ms, latest_ms.get((record.partition, record.id), at_ms)
-            )
+        own = record.partition, record.id
+        at_ms = latest_ms[own] = max(record.parked_ms, 0 if record.id is None else latest_ms.get(own, 0))
         placed.append((at_ms, record))
     placed.sort(key=lambda each: (each[0], each[1].partition, each[1].origin))
     return [record for _, record in placed]
@@ -238,13 +225,8 @@ def marker_key(record: Parked) -> bytes:
 
 def marker_of(record: Parked) -> bytes:
     """Return the value of the record's marker: the same bytes for the same record."""
-    marker = {
-        "v": 1,
-        "parked": f"{record.place}/{record.offset}",
-        "parked_ms": record.parked_ms,
-        "origin": record.origin_text,
-    }
-    return json.dumps(marker).encode()
+    place, origin = f"{record.place}/{record.offset}", record.origin_text
+    return json.dumps({"v": 1, "parked": place, "parked_ms": record.parked_ms, "origin": origin}).encode()
 
 
 def _size(record: Record) -> int:

@@ -28,17 +28,9 @@ from bridge.kafka.transactions.record_sender import SendFailure, TransactionCont
 from bridge.kafka.transactions.rejection_finder import RejectionFinder
 from bridge.kafka.transactions.topic_probe import TopicProbe
 from bridge.ports import Outgoing, Record
+from bridge.redrive import rules
 from bridge.redrive.marks import MarkReader
-from bridge.redrive.rules import (
-    KeyAndHeaders,
-    Parked,
-    RedriveFilter,
-    RedrivePlan,
-    marker_key,
-    marker_of,
-    parked,
-    request_of,
-)
+from bridge.redrive.rules import KeyAndHeaders, Parked, RedriveFilter, RedrivePlan
 from kafka_timer.origin import TimerPartition
 from schemas import resent
 from schemas.chunks import chunks
@@ -114,7 +106,7 @@ class ConfluentRedrive:
                 first, end = min(chosen, default=end), max(chosen, default=end - 1) + 1
             for records in self._history.requests(place, first, end):
                 for record in records:
-                    found.add(parked(place, record, self._rules))
+                    found.add(rules.parked(place, record, self._rules))
         self._require_partitions(found.selected)
         return found
 
@@ -169,7 +161,7 @@ class ConfluentRedrive:
 
     def _request(self, found: Parked, record: Record) -> KeyAndHeaders | None:
         """Return what to send; None if `record` is another one by now."""
-        return request_of(record, found.code) if parked(found.place, record, self._rules) == found else None
+        return rules.request_of(record, found.code) if rules.parked(found.place, record, self._rules) == found else None
 
     # -- sending
 
@@ -200,7 +192,7 @@ class ConfluentRedrive:
         """
         assert self._producer is not None, "begin() first"
         topic, now_ms = self._marks.topic, time.time_ns() // 1_000_000
-        markers = [Outgoing(topic, 0, marker_key(each), marker_of(each), [], now_ms) for each in requests]
+        markers = [Outgoing(topic, 0, rules.marker_key(each), rules.marker_of(each), [], now_ms) for each in requests]
         records = [*requests.values(), *markers]
         batch = TransactionContents(records, {}, b"", self._rejection_finder.max_batch_bytes)
         try:

@@ -63,7 +63,7 @@ _FENCED = frozenset(
 )
 
 
-class TransactionalIdHeldError(BridgeError):
+class IdHeldError(BridgeError):
     """Kafka cannot complete the last transaction of this transactional.id (rule 8): go on with another id.
 
     The transaction cannot change any more: it is decided, and our request to start has fenced its producer.
@@ -109,7 +109,7 @@ class TransactionalProducer:
         tolerates_self_fence: bool = True,
         replaces_broken: bool = False,
     ) -> None:
-        """Start the producer, which ends the last transaction of its id. Raises TransactionalIdHeldError.
+        """Start the producer, which ends the last transaction of its id. Raises IdHeldError.
 
         rejection_finder: finds topics that accept no records; None: their records are waited for.
         tolerates_self_fence: True to become FENCED_ITSELF instead of raising FencedError if rule 9 may explain it.
@@ -132,7 +132,6 @@ class TransactionalProducer:
         self._names_failures = True
         """True if the transaction is sent with callbacks, which say which records fail."""
         self._names_until_s = math.inf if replaces_broken else 0.0
-        self._started: TransactionContents | None = None
         self._send_error: KafkaException | None = None
         self._began_s = 0.0
         self._offset_sender = WorkerThread("sends offsets")
@@ -147,7 +146,6 @@ class TransactionalProducer:
         Failed records are named only after a failure, until `_NAMES_S` after the next commit. A transaction that fails
         without names is repeated with them.
         """
-        self._started = batch
         self._send_error = None
         self._names_failures = time.monotonic() < self._names_until_s
         try:
@@ -188,7 +186,7 @@ class TransactionalProducer:
     # -- the steps
 
     def _start(self) -> None:
-        """Start it. Raises TransactionalIdHeldError, TimeoutRefusedError, BridgeError."""
+        """Start it. Raises IdHeldError, TimeoutRefusedError, BridgeError."""
         what = "starting the producer"
         try:
             self._retry(what, lambda: self._producer.init_transactions(CALL_S), _may_start_later)
@@ -196,7 +194,7 @@ class TransactionalProducer:
             error = error_of(failure)
             if error.code() == KafkaError.CONCURRENT_TRANSACTIONS:
                 self.close()
-                raise TransactionalIdHeldError(f"{what}: {error.str()}") from failure
+                raise IdHeldError(f"{what}: {error.str()}") from failure
             if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
                 raise TimeoutRefusedError(str(explained(what, error))) from failure
             raise explained(what, error) from failure
@@ -221,7 +219,7 @@ class TransactionalProducer:
         return None
 
     def _await_all(self, batch: TransactionContents) -> None:
-        if batch is not self._started:
+        if self.state is not ProducerState.OPEN:
             self._names_failures = True
             self._begin(batch.records)
             others = [record for record in batch.records if record.topic not in batch.max_batch_bytes]

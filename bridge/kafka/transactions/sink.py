@@ -23,12 +23,7 @@ from bridge.kafka import client_config as clients
 from bridge.kafka.errors import explained, is_denied
 from bridge.kafka.group import is_member
 from bridge.kafka.retry import CALL_S, Retrier, WorkerThread, log
-from bridge.kafka.transactions.producer import (
-    ProducerState,
-    TimeoutRefusedError,
-    TransactionalIdHeldError,
-    TransactionalProducer,
-)
+from bridge.kafka.transactions.producer import IdHeldError, ProducerState, TimeoutRefusedError, TransactionalProducer
 from bridge.kafka.transactions.record_sender import SendFailure, TransactionContents
 from bridge.kafka.transactions.rejection_finder import OF_METADATA, OF_RECORDS, TOPIC_DENIED, RejectionFinder
 from bridge.kafka.transactions.topic_probe import TopicProbe
@@ -116,7 +111,7 @@ class ProducerSlot:
                     tolerates_self_fence=self._self_fences < _MAX_SELF_FENCES,
                     replaces_broken=replaces_broken,
                 )
-            except TransactionalIdHeldError as held:
+            except IdHeldError as held:
                 tries += 1
                 if tries >= _MAX_IDS:
                     self._retrier.wait("starting the producer", f"{held}, as with {_MAX_IDS} other ids", tries)

@@ -14,12 +14,7 @@ from bridge.kafka.retry import Retrier
 from bridge.kafka.tests.fake_clients import STATE
 from bridge.kafka.transactions import producer as producer_module
 from bridge.kafka.transactions import sink as sink_module
-from bridge.kafka.transactions.producer import (
-    ProducerState,
-    TimeoutRefusedError,
-    TransactionalIdHeldError,
-    TransactionalProducer,
-)
+from bridge.kafka.transactions.producer import IdHeldError, ProducerState, TimeoutRefusedError, TransactionalProducer
 from bridge.kafka.transactions.record_sender import SendFailure, TransactionContents
 from bridge.kafka.transactions.sink import ConfluentSink, ProducerSlot
 from bridge.kafka.transactions.topic_probe import FoundTopic, TopicProbe
@@ -89,7 +84,7 @@ def test_a_transactional_id_that_kafka_holds_is_replaced_by_the_next_free_one(mo
         def __init__(self, config: dict[str, Any], *_: object, **__: object) -> None:
             self.id = config["transactional.id"]
             if self.id in held:
-                raise TransactionalIdHeldError("starting the producer: concurrent transactions")
+                raise IdHeldError("starting the producer: concurrent transactions")
 
         def close(self) -> None: ...
 
@@ -110,7 +105,7 @@ def test_if_kafka_holds_every_id_the_start_waits_and_ends_with_the_process(monke
         def __init__(self, config: dict[str, Any], *_: object, **__: object) -> None:
             started.append(config["transactional.id"])
             assert len(started) < 100, "it never asks whether it is time to give up"
-            raise TransactionalIdHeldError("starting the producer: concurrent transactions")
+            raise IdHeldError("starting the producer: concurrent transactions")
 
     monkeypatch.setattr(sink_module, "TransactionalProducer", Producer)
     retrier = Retrier()
