@@ -47,9 +47,6 @@ _DISK_ERROR, _UNREADABLE = 3, 4
 _NICE = 10
 """Of refreshes: timers of our own partitions come first."""
 
-Logs = Callable[..., None]
-"""`logs.configure` with the settings of our own log lines."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Order:
@@ -60,7 +57,8 @@ class _Order:
     connection: Connection
     journal_topics: Mapping[str, str]
     options: TurnOptions
-    logs: Logs
+    logs: Callable[..., None]
+    """`logs.configure` with the settings of our own log lines."""
     cpu_share: float | None = None
     """For a standby, as another instance owns the partition: the share of a core that all refreshes may take."""
 
@@ -120,7 +118,7 @@ class BackgroundRecoverer:
     _journal_topics: Mapping[str, str]
     _folder: DataDir
     _options: TurnOptions
-    _logs: Logs
+    _logs: Callable[..., None]
     _workers: int = 1
 
     def __post_init__(self) -> None:

@@ -162,7 +162,6 @@ def compresses(connection: Connection) -> bool:
 
 
 def admin(connection: Connection) -> Config:
-    """Return the configuration of an admin client."""
     return _config(connection, {"reconnect.backoff.max.ms": 1000}, NO_NEW_TOPICS)
 
 

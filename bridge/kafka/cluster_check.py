@@ -133,7 +133,6 @@ class UnchangedTopics(ConfluentTopics):
 
 
 def _lacked(answer: Any, needed: frozenset[str]) -> frozenset[str]:
-    """Return the operations that an answer shows as missing."""
     if isinstance(answer, KafkaError):
         return needed if is_denied(answer) else frozenset()
     may = operations_of(answer)

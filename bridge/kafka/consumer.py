@@ -167,7 +167,6 @@ class ConfluentSource:
     # -- reading
 
     def _apply_pauses(self, paused: Set[TimerPartition]) -> None:
-        """Pause and resume started partitions at the client, as far as `paused` is not what it has."""
         paused = paused & self._next.keys()
         if newly := paused - self._paused:
             self._consumer.pause([TopicPartition(*partition) for partition in newly])

@@ -117,7 +117,6 @@ class Takeover:
         return {each.instance for each in self._group.members() if each.instance}
 
     def _fence(self, instance: str, number: int) -> None:
-        """End the transaction of a producer. Raises BridgeError."""
         config = clients.producer(replace(self._connection, instance=instance), number)
         producer: Any = make(Producer, config, self._retrier)
         what, retrier = f"fencing producer {number} of instance {instance}", Retrier(self._retrier)

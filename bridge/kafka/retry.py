@@ -164,7 +164,6 @@ def without_old_lines() -> Iterator[None]:
 
 
 def serve_idle(*clients: Any) -> None:
-    """Poll clients before their next use, if they may have been idle."""
     with without_old_lines():
         for client in clients:
             serve(client)

@@ -157,11 +157,8 @@ def operations_of(described: Any) -> frozenset[str] | None:
 def is_refusal(error: KafkaError) -> bool:
     """Return True if a retry would not help."""
     return error.code() in (
-        KafkaError.INVALID_REPLICATION_FACTOR,
-        KafkaError.INVALID_PARTITIONS,
-        KafkaError.INVALID_CONFIG,
-        KafkaError.TOPIC_EXCEPTION,
-        KafkaError.POLICY_VIOLATION,
+        *(KafkaError.INVALID_REPLICATION_FACTOR, KafkaError.INVALID_PARTITIONS, KafkaError.INVALID_CONFIG),
+        *(KafkaError.TOPIC_EXCEPTION, KafkaError.POLICY_VIOLATION),
     )
 
 
@@ -242,7 +239,6 @@ class OwnTopics:
             log.warning("topics could not be checked: %s", unknown)
 
     def _made(self, name: str, partitions: int, config: dict[str, str]) -> int:
-        """Create the topic if it is missing; return its number of partitions."""
         found = self._topics.partitions(name)
         if found is None:
             self._topics.create(name, partitions, self._settings.replication_factor, config)

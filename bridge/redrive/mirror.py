@@ -222,7 +222,6 @@ class MirroredPartition:
             timer.dues_ms += copy.dues_ms
 
     def _with_id(self, copy: MirroredTimer, id_: bytes) -> MirroredTimer:
-        """Return the timer that the first copy of an origin is of."""
         timer = self._by_id.get(id_)
         if timer is None:
             self._add(copy)

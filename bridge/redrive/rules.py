@@ -84,7 +84,6 @@ def parked(place: TimerPartition, record: Record, rules: Mapping[str, Rules]) ->
 
 
 def request_of(record: Record, code: str) -> KeyAndHeaders:
-    """Return key and headers to send again."""
     headers = request_headers(record.headers, code)
     return (record.key, headers) if code == "bad-header" else sendable(record.key, headers)
 

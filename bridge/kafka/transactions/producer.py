@@ -186,7 +186,6 @@ class TransactionalProducer:
     # -- the steps
 
     def _start(self) -> None:
-        """Start it. Raises IdHeldError, TimeoutRefusedError, BridgeError."""
         what = "starting the producer"
         try:
             self._retry(what, lambda: self._producer.init_transactions(CALL_S), _may_start_later)
@@ -268,10 +267,10 @@ class TransactionalProducer:
 
         If all records to some topics were acknowledged, the others are the reason. If none were, it may be the cluster.
         """
-        is_old = self._is_old()
+        is_slow = self._is_old()
         failed = self._abandon(frozenset())
         late = frozenset(record.topic for record in self._sending.failures)
-        failed.is_slow = is_old and len(self._sending.failures) < len(self._records)
+        failed.is_slow = is_slow and len(self._sending.failures) < len(self._records)
         failed.unavailable = late if late < self._topics else frozenset()
         return failed
 
@@ -323,12 +322,10 @@ class TransactionalProducer:
         else:
             try:
                 self._retry_for(2 * self._timeout_s, "aborting", lambda: self._producer.abort_transaction(CALL_S))
-            except KafkaException as failure:
-                error = error_of(failure)
-                self._break(error)
-                cause = cause or error
-            else:
                 self.state = ProducerState.READY
+            except KafkaException as failure:
+                cause = cause or error_of(failure)
+                self._break(error_of(failure))
         return SendFailure(self._named(), cause, is_slow=is_old and len(self._sending.failures) < len(self._records))
 
     def _named(self) -> dict[Outgoing, int]:

@@ -264,5 +264,4 @@ def _id(found: FoundTopic | KafkaError) -> str | None:
 
 
 def _larger(records: Iterable[Outgoing], limits: Mapping[str, int]) -> Refused:
-    """Return the records that are larger than the limits of their topics."""
     return {each: _TOO_LARGE for each in records if each.topic in limits and size_of(each) > limits[each.topic]}

@@ -32,12 +32,8 @@ from schemas.journal import writer_key
 
 _STALE = frozenset(
     {
-        KafkaError.ILLEGAL_GENERATION,
-        KafkaError.UNKNOWN_MEMBER_ID,
-        KafkaError.REBALANCE_IN_PROGRESS,
-        KafkaError.FENCED_INSTANCE_ID,
-        KafkaError.STALE_MEMBER_EPOCH,
-        KafkaError.FENCED_MEMBER_EPOCH,
+        *(KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS),
+        *(KafkaError.FENCED_INSTANCE_ID, KafkaError.STALE_MEMBER_EPOCH, KafkaError.FENCED_MEMBER_EPOCH),
     }
 )
 _OF_OPERATOR = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.MSG_SIZE_TOO_LARGE})

@@ -101,7 +101,6 @@ class TopicProbe:
         return {topic: _parsed(entries) for topic, entries in self._settings(topics).items()}
 
     def _described(self, topics: Collection[str], **options: Any) -> Iterator[tuple[str, Any]]:
-        """Yield each topic with its description or its error."""
         if not topics:
             return
         client = self._client()
@@ -116,7 +115,6 @@ class TopicProbe:
         serve(client)
 
     def _settings(self, topics: Collection[str]) -> dict[str, Any]:
-        """Return the configuration of those topics whose configuration our user may see."""
         found: dict[str, Any] = {}
         resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
         asked = self._client().describe_configs(resources, request_timeout=CALL_S) if topics else {}
