@@ -85,7 +85,7 @@ def check_config(
     check(settings)
     typer.echo(_report(settings, given))
     if connect or target:
-        from bridge.kafka.cluster_check import findings
+        from bridge.kafka.topics import findings
 
         typer.echo()
         user = str(given.get("kafka.sasl.username", Given("NAME", "")).value)

@@ -5,7 +5,7 @@ history.py         ConfluentHistory: reads outside the group; readers.py has Con
 transactions/      ConfluentSink: transactional producers
 group.py           ConfluentGroup: members of the group and their HTTP addresses; those that died; our own member id
 topics.py          ConfluentTopics: describes, creates and grows topics; OwnTopics prepares the bridge's
-cluster_check.py   tries rights and topics for `check-config --connect`
+                   findings: tries rights and topics for `check-config --connect`
 client_config.py   configuration of every client
 retry.py           waits for brokers, calls that may block for ever      errors.py   meaning of librdkafka's errors
 """

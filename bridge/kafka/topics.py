@@ -5,12 +5,14 @@ OwnTopics creates the bridge's own topics if they are missing, and checks them, 
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
+from shlex import quote
 from typing import Any, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.cimpl import NewPartitions, NewTopic
@@ -22,7 +24,7 @@ from bridge.config.topic_requirements import FILLED, FOLLOWED, LOGGED, RETENTION
 from bridge.errors import BridgeError, SettingsError
 from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import make
-from bridge.kafka.errors import answered, error_of, explained, is_passing
+from bridge.kafka.errors import answered, error_of, explained, is_denied, is_passing
 from bridge.kafka.retry import CALL_S, Retrier, serve, serve_idle
 from bridge.observe.metrics import Metrics
 from bridge.partition.limits import MOST_LIMITED, MOST_PAUSED
@@ -30,6 +32,9 @@ from bridge.partition.limits import MOST_LIMITED, MOST_PAUSED
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_ANSWERS = KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_ALREADY_EXISTS, KafkaError.INVALID_TRANSACTION_TIMEOUT
+_REFUSED_TIMEOUT_MS = 2**31 - 1
+"""A transaction timeout above transaction.max.timeout.ms. A broker that allows it notes an id that no bridge uses."""
 _NOT_SEEN = "created, but not visible yet, or not to us: give the bridge's user the right (an ACL) to describe it"
 
 
@@ -284,3 +289,121 @@ class OwnTopics:
         text = "keys and ids may map to other partitions now; a cancel of a timer that was sent before may not find it"
         log.warning("%s grew from %d to %d partitions: %s", name, before, partitions, text)
         self._topics.grow(self._journals[name], partitions)
+
+
+def findings(settings: Settings, targets: Collection[str], user: str) -> Iterator[str]:
+    """Try the rights of the bridge's user, and what else a start checks, for `check-config --connect`. Nothing changes.
+
+    topic, group        the broker lists what our user may do
+    missing topic       its creation is validated, its configuration is asked for; Read and Write cannot be tried
+    transactional ids   a producer starts with a timeout that brokers refuse, after they have checked the right
+
+    Yield a kafka-acls.sh command for each missing right, then what was not tried. Then raises as a start would.
+    targets: more target topics than the settings name. user: the bridge's, for the commands.
+    """
+    retrier = Retrier()
+    retrier.give_up_in(settings.startup_timeout / 1000)
+    topics = UnchangedTopics(settings.connection(), retrier)
+    own = OwnTopics(settings, topics, Metrics())
+    named = {each for topic in settings.timer_topics().values() for each in topic.allow} | {*settings.targets, *targets}
+    patterns = sorted(each for each in named if "*" in each or "?" in each)
+    needed = dict.fromkeys(sorted(named.difference(patterns)), requirements.DELIVERED)
+    needed |= {name: operations | requirements.MADE for name, operations in own.needed.items()}
+    for name, journal in settings.journal_topics().items():
+        if (topics.partitions(journal) or 0) < (topics.partitions(name) or 1):
+            needed[journal] |= requirements.GROWN
+    missing = {f"--topic {name}": topics.missing(name, operations) for name, operations in needed.items()}
+    missing |= topics.missing_in_group(settings.group)
+    for resource, operations in missing.items():
+        if operations:
+            yield requirements.acl_command(resource, operations, settings.bootstrap_servers, user)
+    if topics.absent:
+        yield f"not tried: Read and Write on topics that do not exist: {', '.join(topics.absent)}"
+    for each in patterns:
+        yield f"not tried: rights on target topics that match {each}; name topics by --target"
+    yield "not tried: transaction.max.timeout.ms, progress, owners of journals, the data directory, actions of the page"
+    try:
+        settings.turn_options(own.prepare())
+    except BridgeError as error:
+        if isinstance(error, SettingsError) or not any(missing.values()):  # otherwise the missing rights explain it
+            raise
+    if any(missing.values()):
+        raise BridgeError("rights are missing: grant them by the kafka-acls.sh commands above")
+
+
+class UnchangedTopics(ConfluentTopics):
+    """Has brokers validate changes instead of making them. A topic that would be created counts as created."""
+
+    _changing: Mapping[str, Any] = {"validate_only": True, "request_timeout": CALL_S}
+
+    def __init__(self, connection: Connection, retrier: Retrier) -> None:
+        super().__init__(connection, retrier)
+        self.absent: dict[str, dict[str, str]] = {}
+        """Topics that do not exist, with the configuration that they would get."""
+
+    def missing(self, name: str, needed: frozenset[str]) -> frozenset[str]:
+        """Return the operations on a topic that our user lacks. If it may not describe the topic, Create is one too."""
+        answer = self._answer(name, lambda: answered(self._described(name)))
+        if not isinstance(answer, KafkaError):
+            return _lacked(answer, needed - requirements.MADE)
+        topic, resource = NewTopic(name, 1, -1), ConfigResource(ConfigResource.Type.TOPIC, name)
+        create = partial(self._admin.create_topics, [topic], **self._changing)
+        show = partial(self._admin.describe_configs, [resource], request_timeout=CALL_S)
+        made = self._answer(name, lambda: answered(create()[name]))
+        shown = self._answer(name, lambda: answered(show()[resource]))
+        lacked = _lacked(made, requirements.MADE) | _lacked(shown, frozenset({"DESCRIBE_CONFIGS"}))
+        if is_denied(answer):
+            lacked |= needed - requirements.MADE - {"DESCRIBE_CONFIGS"}  # each of these includes Describe
+        else:
+            self.absent[name] = {}
+        return needed & lacked
+
+    def missing_in_group(self, group: str) -> dict[str, frozenset[str]]:
+        """Return the operations that our user lacks on the group, and on the transactional ids of its instances."""
+        options = {"include_authorized_operations": True, "request_timeout": CALL_S}
+        describe = partial(self._admin.describe_consumer_groups, [group], **options)
+        described = self._answer(group, lambda: answered(describe()[group]))
+        config = {**clients.producer(self._connection, 0), "transaction.timeout.ms": _REFUSED_TIMEOUT_MS}
+        producer: Any = clients.make(Producer, config, self._retrier)
+        started = self._answer("transactional ids", lambda: producer.init_transactions(CALL_S))
+        ids = f"--transactional-id {quote(f'{group}-')} --resource-pattern-type prefixed"
+        return {
+            f"--group {quote(group)}": _lacked(described, requirements.JOINED),
+            ids: _lacked(started, requirements.PUBLISHED),
+        }
+
+    def _answer(self, name: str, ask: Callable[[], Any]) -> Any:
+        """Return a broker's answer, or its error if that is an answer too."""
+
+        def call() -> Any:
+            try:
+                return ask()
+            except KafkaException as failure:
+                error = error_of(failure)
+                if is_denied(error) or is_refusal(error) or error.code() in _ANSWERS:
+                    return error
+                raise
+
+        return self._retry(f"looking at {name}", call)
+
+    # -- as if changes were made
+
+    def config(self, name: str, *, once: bool = False) -> dict[str, str]:
+        return self.absent.get(name) or super().config(name, once=once)
+
+    def allowed(self, name: str) -> frozenset[str] | None:
+        return None if name in self.absent else super().allowed(name)
+
+    def create(self, name: str, partitions: int, replication_factor: int, config: dict[str, str]) -> None:
+        super().create(name, partitions, replication_factor, config)
+        self.absent[name] = {"max.message.bytes": "1048588", **config}  # Kafka's default
+
+    def _until(self, name: str, partitions: int) -> None:
+        """Do not wait: nothing was made."""
+
+
+def _lacked(answer: Any, needed: frozenset[str]) -> frozenset[str]:
+    if isinstance(answer, KafkaError):
+        return needed if is_denied(answer) else frozenset()
+    may = operations_of(answer)
+    return frozenset() if may is None else needed - may

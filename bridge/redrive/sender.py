@@ -25,8 +25,7 @@ from bridge.kafka.retry import Retrier
 from bridge.kafka.topics import ConfluentTopics
 from bridge.kafka.transactions.producer import TransactionalProducer
 from bridge.kafka.transactions.record_sender import SendFailure, TransactionContents
-from bridge.kafka.transactions.rejection_finder import RejectionFinder
-from bridge.kafka.transactions.topic_probe import TopicProbe
+from bridge.kafka.transactions.rejection_finder import RejectionFinder, TopicProbe
 from bridge.ports import Outgoing, Record
 from bridge.redrive import rules
 from bridge.redrive.marks import MarkReader

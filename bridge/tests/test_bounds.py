@@ -13,7 +13,7 @@ import pytest
 
 from bridge.garbage_collection import trim_malloc
 from bridge.kafka.transactions import rejection_finder, sink
-from bridge.kafka.transactions.topic_probe import FoundTopic
+from bridge.kafka.transactions.rejection_finder import FoundTopic
 from bridge.loop import control_state
 from bridge.partition import ids, limits
 from bridge.partition.options import Policy, TargetLimit

@@ -31,7 +31,7 @@ from bridge.config.settings import load
 from bridge.config.topic_requirements import DELIVERED, FILLED, FOLLOWED, GROWN, JOINED, LOGGED, MADE, PUBLISHED
 from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BridgeError
-from bridge.kafka.cluster_check import findings
+from bridge.kafka.topics import findings
 from integration_tests.conftest import ROOT, missing, started
 from integration_tests.support.bridge_command import Names, command, run
 from integration_tests.support.cluster import Cluster

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError
 from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BridgeError
 from bridge.kafka import ConfluentSink
-from bridge.kafka.transactions.topic_probe import TopicProbe
+from bridge.kafka.transactions.rejection_finder import TopicProbe
 from bridge.ports import Aborted, Outgoing, Transaction
 from integration_tests.conftest import Broker, started
 from integration_tests.support.patience import PATIENCE_S, until

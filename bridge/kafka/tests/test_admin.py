@@ -10,7 +10,7 @@ from bridge.kafka.history import ConfluentHistory
 from bridge.kafka.retry import Retrier
 from bridge.kafka.tests.fake_clients import ALL_DOWN, TIMED_OUT, FakeAdmin, FakeConsumer, replace_clients
 from bridge.kafka.topics import ConfluentTopics
-from bridge.kafka.transactions.topic_probe import TopicProbe
+from bridge.kafka.transactions.rejection_finder import TopicProbe
 from kafka_timer.origin import TimerPartition
 
 

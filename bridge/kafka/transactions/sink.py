@@ -25,8 +25,13 @@ from bridge.kafka.group import is_member
 from bridge.kafka.retry import CALL_S, Retrier, WorkerThread, log
 from bridge.kafka.transactions.producer import IdHeldError, ProducerState, TimeoutRefusedError, TransactionalProducer
 from bridge.kafka.transactions.record_sender import SendFailure, TransactionContents
-from bridge.kafka.transactions.rejection_finder import OF_METADATA, OF_RECORDS, TOPIC_DENIED, RejectionFinder
-from bridge.kafka.transactions.topic_probe import TopicProbe
+from bridge.kafka.transactions.rejection_finder import (
+    OF_METADATA,
+    OF_RECORDS,
+    TOPIC_DENIED,
+    RejectionFinder,
+    TopicProbe,
+)
 from bridge.ports import MAX_IN_FLIGHT, Aborted, Committed, Outgoing, Transaction
 from schemas.journal import writer_key
 

@@ -16,8 +16,8 @@ from bridge.kafka.transactions import producer as producer_module
 from bridge.kafka.transactions import sink as sink_module
 from bridge.kafka.transactions.producer import IdHeldError, ProducerState, TimeoutRefusedError, TransactionalProducer
 from bridge.kafka.transactions.record_sender import SendFailure, TransactionContents
+from bridge.kafka.transactions.rejection_finder import FoundTopic, TopicProbe
 from bridge.kafka.transactions.sink import ConfluentSink, ProducerSlot
-from bridge.kafka.transactions.topic_probe import FoundTopic, TopicProbe
 from bridge.observe.status import Status
 from bridge.ports import Aborted, Outgoing, Transaction
 from kafka_timer.origin import TimerPartition

@@ -10,8 +10,7 @@ from confluent_kafka import KafkaError
 
 from bridge.kafka.transactions import rejection_finder as culprits
 from bridge.kafka.transactions.record_sender import SendFailure, size_of
-from bridge.kafka.transactions.rejection_finder import MEMORY_S, MOST_CHUNKS, RejectionFinder
-from bridge.kafka.transactions.topic_probe import FoundTopic, TopicSettings
+from bridge.kafka.transactions.rejection_finder import MEMORY_S, MOST_CHUNKS, FoundTopic, RejectionFinder, TopicSettings
 from bridge.ports import Outgoing
 
 UNKNOWN = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)

@@ -12,7 +12,7 @@ from bridge.config.kafka_config import Connection
 from bridge.kafka import client_config
 from bridge.kafka.retry import Retrier
 from bridge.kafka.tests.fake_clients import TIMED_OUT
-from bridge.kafka.transactions.topic_probe import TopicProbe, TopicSettings
+from bridge.kafka.transactions.rejection_finder import TopicProbe, TopicSettings
 
 DENIED = KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
 SILENT = KafkaException(TIMED_OUT)
