@@ -40,7 +40,7 @@ class MarkReader:
     def update(self, log: RejectedLog, partitions: Callable[[str], int | None]) -> MarkIndex:
         """Read the new marks. Return the index of all. partitions: number of a topic; None: there is no such topic."""
         counts = {topic: partitions(topic) for topic in (self._topics.topic, self._topics.former)}
-        bounds = {source: log.bounds(_place(source)) for source in self._topics.sources(counts)}
+        bounds = {source: log.bounds(TimerPartition(*source[:2])) for source in self._topics.sources(counts)}
         if self._is_recreated(bounds):
             self._bounds, self._digests = {}, _sorted_digests(())
         parts = [
@@ -60,12 +60,8 @@ class MarkReader:
         )
 
 
-def _place(source: Source) -> TimerPartition:
-    return TimerPartition(source.topic, source.partition)
-
-
 def _read(log: RejectedLog, source: Source, from_offset: int, to_offset: int) -> Iterator[bytes]:
-    for records in log.requests(_place(source), from_offset, to_offset):
+    for records in log.requests(TimerPartition(*source[:2]), from_offset, to_offset):
         for record in records:
             if record.value is not None and (record.key or b"").startswith(source.prefix):
                 yield record.value

@@ -88,22 +88,25 @@ class TopicSettings(NamedTuple):
     most_batch_bytes: None if the broker does not report it. needs_key: True if the topic is compacted.
     is_strict: True if it may refuse the marker that ends a transaction, as it takes no timestamp older than a moment.
     Kafka 4.3 never sends a refused marker again, so that no producer can go on with that transactional.id.
+    min_in_sync: min.insync.replicas; infinite if the broker does not report it.
     """
 
     most_batch_bytes: int | None
     needs_key: bool
     is_strict: bool
+    min_in_sync: float = math.inf
 
-
-def _parsed(entries: Mapping[str, Any]) -> TopicSettings:
-    """Settings that a broker does not know (Kafka before 3.6, other products) refuse nothing."""
-    known = {name: entry.value for name, entry in entries.items()}
-    by_sender = known.get("message.timestamp.type", "CreateTime") == "CreateTime"
-    return TopicSettings(
-        int(known["max.message.bytes"]) if "max.message.bytes" in known else None,
-        "compact" in known.get("cleanup.policy", ""),
-        by_sender and int(known.get("message.timestamp.before.max.ms", LEAST_OLDEST_MS)) < LEAST_OLDEST_MS,
-    )
+    @classmethod
+    def of(cls, entries: Mapping[str, Any]) -> "TopicSettings":
+        """Settings that a broker does not know (Kafka before 3.6, other products) refuse nothing."""
+        known = {name: entry.value for name, entry in entries.items()}
+        by_sender = known.get("message.timestamp.type", "CreateTime") == "CreateTime"
+        return cls(
+            int(known["max.message.bytes"]) if "max.message.bytes" in known else None,
+            "compact" in known.get("cleanup.policy", ""),
+            by_sender and int(known.get("message.timestamp.before.max.ms", LEAST_OLDEST_MS)) < LEAST_OLDEST_MS,
+            float(known.get("min.insync.replicas", math.inf)),
+        )
 
 
 class TopicProbe:
@@ -147,14 +150,19 @@ class TopicProbe:
                     in_sync[topic] = 0
             elif any(len(each.isr) < len(each.replicas) or not _has_leader(each) for each in answer.partitions):
                 in_sync[topic] = min(len(each.isr) if _has_leader(each) else 0 for each in answer.partitions)
-        found = self._settings([topic for topic, least in in_sync.items() if least > 0])
-        name = "min.insync.replicas"
-        needed = {topic: int(entries[name].value) for topic, entries in found.items() if name in entries}
+        found = self.settings([topic for topic, least in in_sync.items() if least > 0])
+        needed = {topic: each.min_in_sync for topic, each in found.items()}
         return frozenset(topic for topic, replicas in in_sync.items() if replicas < needed.get(topic, math.inf))
 
     def settings(self, topics: Collection[str]) -> dict[str, TopicSettings]:
         """Return the settings of the topics whose configuration our user may see."""
-        return {topic: _parsed(entries) for topic, entries in self._settings(topics).items()}
+        found: dict[str, TopicSettings] = {}
+        resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
+        asked = self._client().describe_configs(resources, request_timeout=CALL_S) if topics else {}
+        for resource, answer in asked.items():
+            with suppress(KafkaException):
+                found[resource.name] = TopicSettings.of(answered(answer))
+        return found
 
     def _described(self, topics: Collection[str], **options: Any) -> Iterator[tuple[str, Any]]:
         if not topics:
@@ -169,15 +177,6 @@ class TopicProbe:
                     self._admin = None
                 yield topic, error
         serve(client)
-
-    def _settings(self, topics: Collection[str]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
-        asked = self._client().describe_configs(resources, request_timeout=CALL_S) if topics else {}
-        for resource, answer in asked.items():
-            with suppress(KafkaException):
-                found[resource.name] = answered(answer)
-        return found
 
     def _client(self) -> Any:
         """Return a new client if the last one got no answer: it may have lost all brokers for good."""
@@ -274,10 +273,11 @@ class RejectionFinder:
         """
         found = self._probe.describe(topics)
         with self._lock:
-            known = self._topics
-            gone = {topic for topic, answer in found.items() if topic in known and _id(answer) != known[topic].id}
+            known = {topic: self._topics[topic].id for topic in found.keys() & self._topics.keys()}
+            existing = {topic: answer.id for topic, answer in found.items() if isinstance(answer, FoundTopic)}
+            gone = {topic for topic, before in known.items() if existing.get(topic) != before}
             for topic in gone:
-                del known[topic]
+                del self._topics[topic]
         return frozenset(gone) if gone or is_early else self._probe.unavailable(topics)
 
     # -- metadata
@@ -389,10 +389,6 @@ class RejectionFinder:
             if now_s >= self._until_s[topic]:
                 for limits in (self._record_limits, self.max_batch_bytes, self._until_s):
                     limits.pop(topic, None)
-
-
-def _id(found: FoundTopic | KafkaError) -> str | None:
-    return found.id if isinstance(found, FoundTopic) else None
 
 
 def _larger(records: Iterable[Outgoing], limits: Mapping[str, int]) -> Refused:

@@ -53,23 +53,21 @@ _MAX_IDS = 16
 """Transactional ids of a slot, used in turn. When the last one is held, the first one is usually free again."""
 
 
+@dataclass(eq=False)
 class ProducerSlot:
     """A transactional producer that is replaced when it breaks, and the thread that makes its blocking calls."""
 
-    def __init__(
-        self, connection: Connection, number: int, retrier: Retrier, rejection_finder: RejectionFinder | None = None
-    ) -> None:
-        self._number = number
-        self._connection = connection
-        self._generation = 0
-        self._retrier = retrier
-        self._rejection_finder = rejection_finder
-        self._timeout_ms = clients.TRANSACTION_TIMEOUT_MS
-        self._max_timeout_ms = clients.LONGEST_TRANSACTION_MS
-        self._self_fences = 0
-        """Fences in a row that this process may have caused itself."""
+    _connection: Connection
+    _number: int
+    _retrier: Retrier
+    _rejection_finder: RejectionFinder | None = None
+
+    def __post_init__(self) -> None:
+        self._generation = self._self_fences = 0
+        """Of the transactional id; fences in a row that this process may have caused itself."""
+        self._timeout_ms, self._max_timeout_ms = clients.TRANSACTION_TIMEOUT_MS, clients.LONGEST_TRANSACTION_MS
         self.producer = self._start(replaces_broken=False)
-        self.worker = WorkerThread(f"publishes {number}")
+        self.worker = WorkerThread(f"publishes {self._number}")
 
     def use_longer_timeout(self) -> None:
         """Double the transaction timeout up to a limit, after a transaction that was too slow for it."""
