@@ -19,31 +19,34 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from schemas.audit_state import SPANS
+from schemas.audit_state import DAYS, SPANS
 from schemas.tables import HOURS, LATENESS, REQUESTS, TOPICS
 from spark_jobs.archive import archived, require_same_topic
-from spark_jobs.audit_rules import coverage
-from spark_jobs.audit_rules.judgement import UnjudgedCounts, build_outcomes, counted, hidden_by_transaction
-from spark_jobs.audit_rules.requests import RECORD
+from spark_jobs.audit_rules import coverage, judgement
+from spark_jobs.audit_rules.judgement import UnjudgedCounts, build_outcomes
 from spark_jobs.audit_rules.verdicts import AuditLimits, classify
 from spark_jobs.audit_run import audit_folder, read_plan, requests_table
 from spark_jobs.audit_run.arguments import AuditArguments, iso, parse
 from spark_jobs.audit_run.batches import run_batches
-from spark_jobs.audit_run.daily import Day, day_of
-from spark_jobs.audit_run.positions import advanced, position_rows
+from spark_jobs.audit_run.observe import begin_day, day_of, judge_part, observe
+from spark_jobs.audit_run.open_timers import OpenTimers
+from spark_jobs.audit_run.positions import position_rows
 from spark_jobs.errors import UsageError, command, exit_code_of, reason_of
 from spark_jobs.kafka.admin import Cluster
 from spark_jobs.platform import files
 from spark_jobs.platform.lock import DemandHeld, folder_lock
 from spark_jobs.platform.session import fit_plans, job_session
-from spark_jobs.platform.tables import Keep, read_table, write_rows, write_table, written
+from spark_jobs.platform.tables import Keep, read_rows, read_table, write_rows, write_table, written
 from spark_jobs.report import summary
-from spark_jobs.report.metrics import measured
+from spark_jobs.report.metrics import AuditMetrics
 from spark_jobs.report.report import render
-from spark_jobs.report.summary import AuditVerdict, DaySummary, Remarks
+from spark_jobs.report.summary import AuditVerdict, Remarks
+
+MOST_DAYS = 60
+"""Most days in the report's trend."""
 
 
 def run_audit(arguments: AuditArguments) -> AuditVerdict:
@@ -79,19 +82,14 @@ def _locked(arguments: AuditArguments) -> Iterator[DemandHeld]:
 
 def _audit(spark: SparkSession, cluster: Cluster, demand_held: DemandHeld, arguments: AuditArguments) -> AuditVerdict:
     # Before any end is looked up: what was on the topics by then is read.
-    as_of_ms = arguments.as_of_ms
-    if as_of_ms is None:
-        as_of_ms = int(time.time() * 1000) - arguments.skew_ms
+    now_ms = int(time.time() * 1000) - arguments.skew_ms
+    as_of_ms = now_ms if arguments.as_of_ms is None else arguments.as_of_ms
     merge = requests_table.opened(spark, arguments)
     if arguments.daily:
-        day = Day(arguments, as_of_ms)
-        done = day.judge(spark, cluster)
-        verdict = conclude(spark, arguments, as_of_ms, done.remarks, day.part, day.trend(), done.state.open)
-        demand_held()
-        day.commit(done, verdict)
+        verdict = _day(spark, cluster, demand_held, arguments, as_of_ms)
     else:
         with written(arguments.out / audit_folder.SCRATCH) as keep:
-            verdict = _once(spark, cluster, arguments, arguments.limits(as_of_ms), keep)
+            verdict = _once(spark, cluster, arguments, as_of_ms, keep)
     part = f"day={day_of(as_of_ms)}"
     try:
         merge(part, part if arguments.daily else None)
@@ -101,33 +99,37 @@ def _audit(spark: SparkSession, cluster: Cluster, demand_held: DemandHeld, argum
     return verdict
 
 
-def _once(
-    spark: SparkSession, cluster: Cluster, arguments: AuditArguments, limits: AuditLimits, keep: Keep
+def _day(
+    spark: SparkSession, cluster: Cluster, demand_held: DemandHeld, arguments: AuditArguments, as_of_ms: int
 ) -> AuditVerdict:
-    old = None
+    out = arguments.out
+    plan, earlier = begin_day(arguments, as_of_ms)
+    done = judge_part(spark, cluster, arguments, plan)
+    rows = {part: read_rows(out, DAYS, part)[0] for part in earlier[-MOST_DAYS:]}
+    trend = [Row(day=part.removeprefix("day="), **row) for part, row in rows.items()]
+    verdict = conclude(spark, arguments, as_of_ms, done.remarks, plan.name, trend, done.state.open)
+    demand_held()
+    write_rows(out, DAYS, plan.name, [verdict.day_row])
+    done.commit()
+    audit_folder.end_part(out)
+    return verdict
+
+
+def _once(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, as_of_ms: int, keep: Keep) -> AuditVerdict:
+    old, out, limits = None, arguments.out, arguments.limits(as_of_ms)
     if arguments.archive is not None:
         require_same_topic(cluster, arguments.archive, arguments.timer_topic)
         since = F.col("timestamp_ms") >= (arguments.from_ms or 0)
         old = archived(spark, arguments.archive, arguments.timer_topic).where(since)
     plan = read_plan.plan_once(cluster, arguments, read_plan.archived_ranges(old, arguments))
     fit_plans(spark, read_plan.records_in([*plan.asked, *plan.read]))
-    parsed = keep(read_plan.read_requests(spark, plan.read, arguments, old), apart=RECORD)
-    # Look up the ends of the other topics only now, so that they include all deliveries before as_of_ms.
-    census = read_plan.census(parsed, cluster, arguments)
-    since_ms = arguments.from_ms - read_plan.CLOCK_SKEW_MS if arguments.from_ms is not None else None
-    others = {*census.topics, arguments.rejected_topic, arguments.receipts_topic} & cluster.partitions.keys()
-    ids = cluster.topic_ids({*others, arguments.timer_topic})
-    spans = cluster.spans(others, from_ms=since_ms)
-    fit_plans(spark, read_plan.records_in([*plan.asked, *spans]))
-    seen, hanging = read_plan.read_outcomes(spark, arguments, cluster, spans, parsed, census, limits.as_of_ms)
-    seen = replace(seen, deleted_before=plan.deleted_before, excluded_before=plan.excluded_before)
-    seen, complete_ms = read_plan.with_completeness(spark, cluster, arguments, seen, spans, {}, limits.as_of_ms)
-    write_rows(arguments.out, SPANS, None, [])  # a backfill takes no table without the spans that belong to it
-    unjudged = _write_requests(build_outcomes(seen, as_evidence=False), plan, arguments, limits)
-    read = advanced({}, [*plan.read, *spans], ids, complete_ms, from_log_start=bool(plan.deleted_before))
-    write_rows(arguments.out, SPANS, None, position_rows(read))
-    notes = read_plan.notes(cluster, arguments, census.unknown) + unjudged.notes("outside the range")
-    return conclude(spark, arguments, limits.as_of_ms, Remarks(notes, plan.gaps, hanging))
+    found = observe(spark, cluster, arguments, as_of_ms, plan.read, {}, OpenTimers(out), keep, old)
+    seen = replace(found.seen, deleted_before=plan.deleted_before, excluded_before=plan.excluded_before)
+    write_rows(out, SPANS, None, [])  # a backfill takes no table without the spans that belong to it
+    unjudged = _write_requests(build_outcomes(seen).where(~judgement.is_receipt_only()), plan, arguments, limits)
+    write_rows(out, SPANS, None, position_rows(found.positions))
+    notes = [*found.remarks.notes, *unjudged.notes("outside the range")]
+    return conclude(spark, arguments, as_of_ms, found.remarks._replace(notes=notes, gaps=plan.gaps))
 
 
 def _write_requests(
@@ -144,10 +146,10 @@ def _write_requests(
         {
             "outside": outside,
             "elsewhere": outside & ~F.col("requested"),
-            "hidden": ~outside & hidden_by_transaction(limits),
+            "hidden": ~outside & judgement.hidden_by_transaction(limits),
         }
     )
-    judged, counter = counted(classify(marked, limits))
+    judged, counter = judgement.counted(classify(marked, limits))
     write_table(judged.where(~F.col("outside")), arguments.out, REQUESTS)
     return UnjudgedCounts(**counter.get)
 
@@ -158,7 +160,7 @@ def conclude(
     as_of_ms: int,
     remarks: Remarks,
     part: str | None = None,
-    trend: Sequence[DaySummary] = (),
+    trend: Sequence[Row] = (),
     open_timers: int | None = None,
 ) -> AuditVerdict:
     """Write summary and report. They are read from the written table, so that they agree with it."""
@@ -200,7 +202,9 @@ def _run_one_of_several(audit: AuditArguments) -> int:
 def _run(arguments: AuditArguments) -> int:
     if arguments.stream:
         return run_streams([arguments])
-    verdict = measured(run_audit, arguments)
+    started_s = time.monotonic()
+    verdict = run_audit(arguments)
+    AuditMetrics(arguments).audited(verdict, time.monotonic() - started_s)
     print(f"{verdict.headline} as of {iso(verdict.as_of_ms)}")
     print("".join(f"  {why}\n" for why in (*verdict.gaps, *verdict.unproved)), end="")
     print("\n".join(f"  {name}: {count:,}" for name, count in verdict.counts.items() if count))

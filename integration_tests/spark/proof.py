@@ -17,7 +17,7 @@ from bridge.tests.simulation.request_generator import CRON_UNIT_MS
 from integration_tests.support.simulated_topics import LEVELS_MS, Simulated
 from kafka_timer import headers as names
 from spark_jobs.audit_rules import evidence, series
-from spark_jobs.audit_rules.judgement import OUT_OF_ORDER, Observations, build_outcomes, out_of_order
+from spark_jobs.audit_rules.judgement import OUT_OF_ORDER, Observations, build_outcomes, is_receipt_only, out_of_order
 from spark_jobs.audit_rules.requests import requests
 from spark_jobs.audit_rules.verdicts import AuditLimits, classify
 from spark_jobs.platform.tables import RECORDS_DDL
@@ -59,7 +59,7 @@ def _faults(
         has=together.features,
         skew_ms=_CLOCKS_MS,
     )
-    outcomes = build_outcomes(seen).persist(StorageLevel.MEMORY_AND_DISK)
+    outcomes = build_outcomes(seen).where(~is_receipt_only()).persist(StorageLevel.MEMORY_AND_DISK)
     as_of_ms = max(record.timestamp_ms for topic in together.topics for record in topic) + _NEVER_MS
     limits = {"as_of_ms": as_of_ms, "settle_ms": 0, "skew_ms": _CLOCKS_MS, "max_delay_ms": -(10**15)}
     found: dict[str, Counter[str]] = {name: Counter() for name in (*histories, "")}

@@ -13,7 +13,7 @@ from schemas.tables import HOURS, REQUESTS, AuditClass
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.report.report import render
-from spark_jobs.report.summary import AuditVerdict, Bin, DaySummary, Details, LatenessSummary, Moment
+from spark_jobs.report.summary import AuditVerdict, Bin, Details, LatenessSummary
 
 pytestmark = pytest.mark.spark
 
@@ -35,6 +35,10 @@ def row(name: str, origin: str, n: int, **told: Any) -> Row:
     return Row(**{**empty, **place, **times, **counts, **own, **told})
 
 
+def late(*values_ms: int) -> dict[str, int]:
+    return dict(zip(("lateness_p50_ms", "lateness_p99_ms", "lateness_max_ms"), values_ms, strict=True))
+
+
 def details() -> Details:
     of_fault = {"altered": ["value", "headers"], "deliveries": 2}
     faulty = tuple(
@@ -47,7 +51,9 @@ def details() -> Details:
     assert {*hours[0].asDict()} == {*HOURS.arrow().names}
     return Details(
         histogram=(Bin(None, 0, 3), Bin(0, 1, 88_000), Bin(1, 2, 1_400_000), Bin(3_600_000, None, 1)),
-        timeline=tuple(Moment(AT_MS + n * 60_000, 900 + n, 3, 20 + n % 7, 400) for n in range(200)),
+        timeline=tuple(
+            Row(at_ms=AT_MS + n * 60_000, deliveries=900 + n, **late(3, 20 + n % 7, 400)) for n in range(200)
+        ),
         timeline_width_ms=60_000,
         faults=faulty,
         latest=tuple(row("late", f"{LONG}/3/", n, released_ms=AT_MS) for n in range(20)),
@@ -67,8 +73,10 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     topics = tuple(Row(**{**told, "topic": name}) for name in TOPICS)
     notes = (f"Requests name target topics that do not exist: {LONG}. They cannot be delivered.",)
     verdict = AuditVerdict(out, AT_MS, counts, LATE, topics, 1_000, 1_234_579, notes, ("Never read: 3 offsets.",))
+    day = {"delivered": 40_000, "late": 0, "pending": 12}
     trend = [
-        DaySummary(f"2025-12-{n:02d}", 40_000 + n, n % 5 // 4, 40_000, 12, 3, 15 + n, 900 * n) for n in range(1, 31)
+        Row(day=f"2025-12-{n:02d}", requests=40_000 + n, faults=n % 5 // 4, **day, **late(3, 15 + n, 900 * n))
+        for n in range(1, 31)
     ]
     arguments = AuditArguments(access=KafkaAccess("localhost:9092"), out=out, from_ms=AT_MS - DAY_MS)
     page = out / "report.html"

@@ -7,20 +7,40 @@ target, rejected, receipts topics, the last run's evidence -------+
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, Observation, Window
 from pyspark.sql import functions as F  # noqa: N812
 
+from kafka_timer import headers as names
 from schemas.tables import AuditClass
 from spark_jobs.audit_rules import coverage, evidence, roll_copies, series
+from spark_jobs.audit_rules.headers import distinct_non_null
 from spark_jobs.audit_rules.id_chains import NO_PREVIOUS, link_ids
-from spark_jobs.audit_rules.outcomes import is_receipt_only, outcomes, with_differences, without_contents
 from spark_jobs.audit_rules.requests import EVERY_FEATURE, Feature
-from spark_jobs.audit_rules.verdicts import AuditLimits
+from spark_jobs.audit_rules.verdicts import TRACE, AuditLimits
 from spark_jobs.kafka.admin import Span
 
 _ASKED = ("origin", "asked", "rolls", "moved_low", "moved_high")
+_COUNTS = ("copies", "deliveries", "rejections", "told_done", "told_ended")
+_PARTS = ("key", "value", "headers")
+_OWN_MS = "coalesce(scheduled_ms, asked.due_ms)"
+"""The due time of the request; of an occurrence its time by the rule, which its copies give."""
+_TIMES = (
+    {"due_ms": "coalesce(scheduled_ms, due_ms)"},
+    {"expected_ms": "IF(scheduled_ms IS NULL, expected_ms, greatest(requested_ms, due_ms))"},
+    {"due_ms": "IF(moved_low IS NULL, due_ms, coalesce(told_low_ms, greatest(due_ms, moved_high)))"},
+    {
+        "expected_ms": "IF(moved_low IS NULL, expected_ms, greatest(requested_ms, due_ms))",
+        "lateness_ms": "delivered_ms - due_ms",
+        "ended_by": "next.origin",
+        "ended_by_ms": "next.ms",
+        "moved_low_ms": f"IF(moved_low IS NULL, NULL, least({_OWN_MS}, moved_low))",
+    },
+)
+"""Columns of an outcome, in steps: the time by the rule counts before the request's, and a move before both."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,12 +131,8 @@ def claims_of(seen: Observations) -> DataFrame:
     )
 
 
-def build_outcomes(seen: Observations, *, as_evidence: bool = True, with_receipt_only: bool = False) -> DataFrame:
-    """Return the outcomes for `classify`.
-
-    as_evidence: keep the columns that a later run needs. with_receipt_only: include origins that only receipts name,
-    and add the column `is_receipt_only`.
-    """
+def build_outcomes(seen: Observations) -> DataFrame:
+    """Return the outcomes for `classify`, with a row for origins that only receipts name (`is_receipt_only`)."""
     rows = evidence.requests(seen.parsed)
     for more in (seen.rejections, *seen.ends, *_kept(seen)):
         rows = rows.unionByName(more)
@@ -128,22 +144,14 @@ def build_outcomes(seen: Observations, *, as_evidence: bool = True, with_receipt
     # A trace id counts only if both a request and a record without origin have it.
     tells = ~evidence.is_trace() | (F.col("asked").isNotNull() & (F.col("deliveries") > 0))
     whole = evidence.fold(rows).where(tells)
-    folded = with_differences(series.with_endings(whole) if Feature.SERIES in seen.has else whole)
-    if not as_evidence:
-        folded = without_contents(folded)
+    folded = _with_differences(series.with_endings(whole) if Feature.SERIES in seen.has else whole)
     has_ids = Feature.IDS in seen.has
-    found = outcomes(link_ids(folded, seen.has) if has_ids else folded.withColumn("previous", F.expr(NO_PREVIOUS)))
+    found = _outcomes(link_ids(folded, seen.has) if has_ids else folded.withColumn("previous", F.expr(NO_PREVIOUS)))
     found = series.judged(found, seen.skew_ms) if Feature.SERIES in seen.has else series.without_facts(found)
-    told = (
-        found.withColumn("is_receipt_only", is_receipt_only()) if with_receipt_only else found.where(~is_receipt_only())
-    )
-    return _with_pauses(_marked(told, seen), seen.pauses)
-
-
-def _with_pauses(found: DataFrame, pauses: DataFrame | None) -> DataFrame:
-    if pauses is None:
-        return found.withColumns({name: F.lit(None).cast("bigint") for name in ("paused_ms", "resumed_ms")})
-    return found.join(F.broadcast(pauses), "target", "left")
+    found = _marked(found, seen)
+    if seen.pauses is not None:
+        return found.join(F.broadcast(seen.pauses), "target", "left")
+    return found.withColumns({name: F.lit(None).cast("bigint") for name in ("paused_ms", "resumed_ms")})
 
 
 def _marked(found: DataFrame, seen: Observations) -> DataFrame:
@@ -167,6 +175,74 @@ def _kept(seen: Observations) -> list[DataFrame]:
     """Evidence of earlier runs."""
     return [kept for kept in (seen.carried, seen.closed) if kept is not None]
 
+
+# -- the request beside its outcome
+
+
+def _with_differences(folded: DataFrame) -> DataFrame:
+    """Return `folded` with `differs` and `told_..._ms`. No later step needs the contents."""
+    told = {f"told_{end}_ms": F.col(f"got_{end}.deliver_ms") for end in ("low", "high")}
+    return folded.withColumns({"differs": _parts_that_differ()} | told)
+
+
+def is_receipt_only() -> Column:
+    """Return a column over `build_outcomes`: True if only receipts name the origin. Such an origin gets no row."""
+    return F.expr("NOT (requested OR deliveries > 0 OR rejections > 0 OR copies > 0)")
+
+
+def _outcomes(chained: DataFrame) -> DataFrame:
+    """Return the rows for the rules, from those of spark_jobs.audit_rules.id_chains."""
+    counted = chained.withColumns({name: F.coalesce(name, F.lit(0)) for name in _COUNTS})
+    rows = counted.select(
+        "*", "asked.*", "place.*", F.col("asked").isNotNull().alias("requested"), _altered().alias("altered")
+    )
+    for step in _TIMES:
+        rows = rows.withColumns({name: F.expr(text) for name, text in step.items()})
+    return rows
+
+
+def _altered() -> Column:
+    """Return the names of the parts that differ; null if nothing can be compared."""
+    fits = F.expr(f"told_low_ms >= least({_OWN_MS}, moved_low) AND told_high_ms <= greatest({_OWN_MS}, moved_high)")
+    differs = (F.col("deliveries") > 0) & ~F.coalesce(fits, F.lit(False))
+    return F.when(differs, F.concat("differs", F.array(F.lit(names.DELIVER_MS)))).otherwise(F.col("differs"))
+
+
+def _parts_that_differ() -> Column:
+    """Return the parts in which a delivered or rejected record differs from its request; null if not comparable.
+
+    Not the due time (`_altered`), as moves may change it.
+    """
+    asked, place = F.col("asked"), F.col("place")
+    want = {part: asked["want"][part] for part in _PARTS}
+    got = want | {"topic": asked["target"], "control": F.lit(True)}
+    told = {"control": "control-headers"}
+    parts = [_differs("got", part, wanted, told.get(part, part)) for part, wanted in got.items()]
+    wanted_partition = F.coalesce(asked["want_partition"], place["key_partition"])
+    parts.append(F.when(place["delivered_partition"] != wanted_partition, "partition"))
+    traces = [F.col(f"got_{end}.trace") for end in ("low", "high")]
+    others = [trace.isNotNull() & ~trace.eqNullSafe(asked["trace"]) for trace in traces]
+    parts.append(F.when(reduce(or_, others), TRACE))
+    parts.append(_differs("got", "occurrence", asked["occurrence"], names.OCCURRENCE))
+    # A delivery may come from an earlier copy than the last one, but not from a copy that does not exist.
+    fits = F.coalesce(place["delivered_rolls"] <= F.coalesce("rolls", F.lit(0)), F.lit(False))
+    parts.append(F.when(place.isNotNull() & F.col("got_low")["control"] & ~fits, names.ROLLS))
+    parts.append(_differs("returned", "value", want["value"], "value"))
+    kept_headers = F.col("returned_low.headers").isNotNull()
+    parts.append(F.when(kept_headers, _differs("returned", "headers", want["headers"], "headers")))
+    # The rejected record has the request's own key if it was refused at intake, the delivery's key if it was parked.
+    other_key = asked["own_key"] != F.col("returned_low.key")
+    parts.append(F.when(other_key, _differs("returned", "key", want["key"], "key")))
+    is_timer = ~asked["kind"].isin("cancel", "move", "pause", "resume")
+    return F.when(asked.isNotNull() & ~asked["malformed"] & is_timer, distinct_non_null(parts))
+
+
+def _differs(record: str, part: str, want: Column, name: str) -> Column:
+    low, high = F.col(f"{record}_low"), F.col(f"{record}_high")
+    return F.when(low.isNotNull() & ~(low[part].eqNullSafe(want) & high[part].eqNullSafe(want)), name)
+
+
+# -- two deliveries
 
 OUT_OF_ORDER = "out-of-order"
 OUT_OF_ORDER_MEANING = "delivered before an earlier request of its partition with the same due time"

@@ -133,7 +133,7 @@ def without_facts(found: DataFrame) -> DataFrame:
 
 
 def judged(found: DataFrame, skew_ms: int) -> DataFrame:
-    """Return `found` (spark_jobs.audit_rules.outcomes) with `bad_rule`, `off_rule`, `is_over`, `has_later`, ..."""
+    """Return `found` (spark_jobs.audit_rules.judgement) with `bad_rule`, `off_rule`, `is_over`, `has_later`, ..."""
     series = Window.partitionBy(F.xxhash64("series"), "series")
     rows = found.withColumns(
         {

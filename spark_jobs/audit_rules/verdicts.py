@@ -23,7 +23,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from kafka_timer.headers import DELIVER_MS, MAX_DELAY_MS, ROLLS
 from schemas.tables import AuditClass
 from spark_jobs.audit_rules.headers import distinct_non_null
-from spark_jobs.audit_rules.outcomes import TRACE
+
+TRACE = "trace-id"
+"""Part of `altered`: the delivery has the trace id of another request."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -18,23 +18,18 @@ from schemas.profiles import DEFAULT_PROFILES
 from spark_jobs.audit_rules.verdicts import AuditLimits
 from spark_jobs.audit_run import audit_folder, waivers
 from spark_jobs.errors import UsageError
+from spark_jobs.platform import flags
 from spark_jobs.platform.files import Location
-from spark_jobs.platform.flags import (
-    JobArguments,
-    Option,
-    Profiles,
-    Setting,
-    job_parser,
-    location,
-    number,
-    removed,
-    resolved_each,
-    switch,
-)
+from spark_jobs.platform.flags import JobArguments, Option, Profiles, Setting, location, number, removed, switch
 
 EVERYTHING = ("*",)
 """Patterns of target topics that select none to be read beside those that requests name."""
 _MOST_SHOWN = 5
+_HELD = {
+    "older": "an audit by day or batch of an older version, which this one cannot continue: give a new folder",
+    "daily": "a daily audit: continue it with --daily, or give another folder",
+    "stream": "a streaming audit: continue it with --stream, or give another folder",
+}
 SETTLE_MS = 10_000
 """The transaction timeout: by then a released timer is committed or aborted."""
 
@@ -177,14 +172,8 @@ class AuditArguments(JobArguments):
             raise UsageError("--as-of is in the future: timers due until then cannot be judged yet")
 
     def limits(self, as_of_ms: int) -> AuditLimits:
-        return AuditLimits(
-            as_of_ms=as_of_ms,
-            settle_ms=self.settle_ms,
-            tolerance_ms=self.tolerance_ms,
-            skew_ms=self.skew_ms,
-            late_ms=self.late_ms,
-            max_delay_ms=self.max_delay_ms,
-        )
+        flags_of_limits = {each.name: getattr(self, each.name) for each in fields(AuditLimits)}
+        return AuditLimits(**flags_of_limits | {"as_of_ms": as_of_ms})
 
     def _demand_fitting_stream(self) -> None:
         given = {"--daily": self.daily, "--to": self.to_ms, "--offsets": self.offsets, "--as-of": self.as_of_ms}
@@ -198,18 +187,9 @@ class AuditArguments(JobArguments):
 
     def demand_fitting_folder(self) -> None:
         """Raise UsageError if `out` holds another kind of audit. Needs the Spark session."""
-        kind = audit_folder.kind_of(self.out)
-        if not audit_folder.can_be_continued(self.out):
-            raise UsageError(
-                f"--out {self.out} holds an audit by day or batch of an older version, which this one cannot continue:"
-                " give a new folder"
-            )
-        if kind == "daily" and self.stream:
-            raise UsageError(f"--out {self.out} holds a daily audit: give another folder")
-        if kind == "daily" and not self.daily:
-            raise UsageError(f"--out {self.out} holds a daily audit: add --daily, or give another folder")
-        if kind == "stream" and not self.stream:
-            raise UsageError(f"--out {self.out} holds a streaming audit: add --stream, or give another folder")
+        kind, given = audit_folder.kind_of(self.out), "stream" if self.stream else "daily" if self.daily else None
+        if kind is not None and kind != given:
+            raise UsageError(f"--out {self.out} holds {_HELD[kind]}")
 
 
 def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> list[AuditArguments]:
@@ -217,16 +197,16 @@ def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.enviro
 
     Raises UsageError, or argparse's SystemExit after --help or a wrong flag.
     """
-    parser = job_parser("audit", "Prove from Kafka's topics what became of every timer.", AuditArguments, "--out audit")
-    each = resolved_each(parser, AuditArguments, argv, environment)
+    text = "Prove from Kafka's topics what became of every timer."
+    parser = flags.job_parser("audit", text, AuditArguments, "--out audit")
+    each = flags.resolved_each(parser, AuditArguments, argv, environment)
     audits = [AuditArguments(**given) for given in each.values()]
     return audits if len(audits) == 1 else [_one_of_several(audit) for audit in audits]
 
 
 def _one_of_several(audit: AuditArguments) -> AuditArguments:
-    """Return the audit with a folder and a file of metrics of its own. Raises UsageError."""
-    for name, is_given in {"--offsets": audit.offsets is not None, "--archive": audit.archive is not None}.items():
-        if is_given:
+    for name, given in {"--offsets": audit.offsets, "--archive": audit.archive}.items():
+        if given is not None:
             raise UsageError(f"{name} takes one timer topic, and the settings have several: give --timer-topic")
     file = audit.metrics_file
     named = None if file is None else file.with_stem(f"{file.stem}-{audit.timer_topic}")

@@ -8,9 +8,7 @@ current_requests.sql                               a view for users: the last ro
 import json
 from typing import Literal, TypeAlias
 
-from schemas.audit_state import BATCHES, CLOSED, DAYS, GONE, OPEN, OPEN_VERDICTS, SPANS, UNFINISHED_MINUTES
-from schemas.tables import HOURS, LATENESS, MINUTES, REQUESTS, TOPICS
-from spark_jobs.audit_run.open_timers import STATE
+from schemas.audit_state import SPANS
 from spark_jobs.platform import files
 from spark_jobs.platform.files import Location
 from spark_jobs.platform.tables import parts_of
@@ -21,7 +19,6 @@ _VERSION = 5
 SCRATCH = "scratch"
 """Rows of the steps of a run, deleted at its end."""
 _MARKER, _PLAN, _VIEW = "audit.json", "plan.json", "current_requests.sql"
-_PATTERNS = {"daily": "day=*", "stream": "day=*/batch=*"}
 _CURRENT = """\
 CREATE OR REPLACE TEMPORARY VIEW current_requests AS
 SELECT * EXCEPT (nth) FROM (
@@ -30,10 +27,6 @@ SELECT * EXCEPT (nth) FROM (
 ) WHERE nth = 1;
 """
 """A part without spans is not done, so its rows do not count."""
-_TABLES = (
-    *(SPANS, DAYS, BATCHES, REQUESTS, LATENESS, TOPICS, HOURS, MINUTES),
-    *(OPEN, GONE, CLOSED, OPEN_VERDICTS, UNFINISHED_MINUTES),
-)
 
 
 def kind_of(out: Location) -> Kind | None:
@@ -41,35 +34,28 @@ def kind_of(out: Location) -> Kind | None:
     told = files.read(out / _MARKER)
     if told is None:
         return "older" if files.found(out, "checkpoint") or files.found(out / SPANS.name, "day=*") else None
-    kind: Kind = json.loads(told)["kind"]
+    marker = json.loads(told)
+    kind: Kind = marker["kind"] if marker["version"] == _VERSION else "older"
     return kind
-
-
-def can_be_continued(out: Location) -> bool:
-    """Return True if this version reads the state in the folder, or there is none."""
-    told = files.read(out / _MARKER)
-    return kind_of(out) is None if told is None else bool(json.loads(told)["version"] == _VERSION)
 
 
 def all_parts(out: Location) -> list[str]:
     """Return all parts that are done, oldest first; none of an audit in one run."""
-    return parts_of(out, SPANS, _PATTERNS["stream" if kind_of(out) == "stream" else "daily"])
+    return parts_of(out, SPANS, "day=*/batch=*" if kind_of(out) == "stream" else "day=*")
 
 
 def done_parts(out: Location) -> list[str]:
     """Return the parts that are done, oldest first. For a stream: those of the last day that has any."""
-    kind = kind_of(out)
-    if kind != "stream":
-        return parts_of(out, SPANS, _PATTERNS["daily"])
+    if kind_of(out) != "stream":
+        return all_parts(out)
     days = files.found(out / SPANS.name, "day=*")[::-1]
     return next((found for day in days if (found := parts_of(out, SPANS, f"{day}/batch=*"))), [])
 
 
 def open_folder(out: Location, kind: Kind) -> None:
     """Write the view of its requests; a new folder gets its kind."""
-    part = ("day", "batch") if kind == "stream" else ("day",)
-    names = {"part": ", ".join(part), "last_first": ", ".join(f"{name} DESC" for name in part)}
-    files.write(out / _VIEW, _CURRENT.format(out=files.qualified(out), **names).encode())
+    part, last_first = ("day, batch", "day DESC, batch DESC") if kind == "stream" else ("day", "day DESC")
+    files.write(out / _VIEW, _CURRENT.format(out=files.qualified(out), part=part, last_first=last_first).encode())
     if not files.exists(out / _MARKER):
         files.write(out / _MARKER, json.dumps({"version": _VERSION, "kind": kind}).encode())
 
@@ -77,7 +63,7 @@ def open_folder(out: Location, kind: Kind) -> None:
 def begin_part(out: Location, part: str) -> None:
     """Record that the part is begun. Delete what an earlier run left of it, SPANS first."""
     files.write(out / _PLAN, json.dumps({"part": part}).encode())
-    files.delete(*(out / table.name / part for table in _TABLES), out / STATE / part)
+    files.delete(out / SPANS.name / part, *(out / place for place in files.found(out, f"*/{part}")))
 
 
 def begun_part(out: Location) -> str | None:

@@ -21,7 +21,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import pyarrow as pa
@@ -35,9 +34,8 @@ from spark_jobs.audit_rules.verdicts import FAULTS, is_fault
 from spark_jobs.audit_run import requests_table
 from spark_jobs.audit_run.arguments import AuditArguments, iso
 from spark_jobs.audit_run.audit_folder import begin_part, begun_part, done_parts, end_part, open_folder, undo_part
-from spark_jobs.audit_run.daily import day_of
 from spark_jobs.audit_run.incremental import PartPlan
-from spark_jobs.audit_run.observe import JudgedPart, judge_part
+from spark_jobs.audit_run.observe import JudgedPart, day_of, judge_part
 from spark_jobs.audit_run.open_timers import STATE
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.platform import files
@@ -47,7 +45,6 @@ from spark_jobs.platform.tables import folder, read_rows, read_table, write_rows
 from spark_jobs.report.metrics import AuditMetrics
 from spark_jobs.report.summary import unread_outcomes
 
-_STARTS = pa.schema([("t", pa.string()), ("p", pa.int32()), ("start", pa.int64())])
 _MOST_PRINTED = 20
 _KEPT = 2
 """Batches whose state is kept: the last one, and the one that it began with."""
@@ -113,11 +110,7 @@ class Batches:
 
     def _make(self, plan: PartPlan) -> None:
         spark = self._spark
-
-        def write(rows: DataFrame, taken: DataFrame | None) -> None:
-            write_changed(spark, self._arguments, rows, taken, plan)
-
-        done = judge_part(spark, Cluster(self._arguments.access), self._arguments, plan, write)
+        done = judge_part(spark, Cluster(self._arguments.access), self._arguments, plan)
         for note in sorted({*done.remarks.notes} - self._printed_notes):
             print(f"{self._named(plan.number)}: {note}", file=sys.stderr)
         self._printed_notes.update(done.remarks.notes)
@@ -168,30 +161,10 @@ class Batches:
         return f"{self._arguments.timer_topic}: batch {number}"
 
     def _forget(self, number: int) -> None:
-        """Delete the tables of a batch that only the next one needs. Its results stay."""
+        """Delete the tables of a batch that only the next one needs."""
         for part in files.found(self._out / STATE, f"day=*/batch={max(0, number):09d}") if number >= 0 else ():
             tables = (folder(self._out, table, part) for table in (OPEN_VERDICTS, UNFINISHED_MINUTES))
             files.delete(self._out / STATE / part, *tables)
-
-
-def write_changed(
-    spark: SparkSession, arguments: AuditArguments, rows: DataFrame, taken: DataFrame | None, plan: PartPlan
-) -> None:
-    """Write `requests`: rows that differ from those written before; and `standing`: open verdicts and pending
-    deliveries, also those that were not judged now."""
-    out, is_told = arguments.out, F.col("class") != AuditClass.PENDING.value
-    changed, still = rows.where(is_told), rows.where((is_told | (F.col("deliveries") > 0)) & F.col("open"))
-    if plan.previous is not None:
-        stood = read_table(spark, out, OPEN_VERDICTS, plan.previous)
-        before = stood.select("origin", F.col("class").alias("was"), F.col("faults").alias("were"))
-        was = F.coalesce("was", F.lit(AuditClass.PENDING.value))
-        differs = (was != F.col("class")) | (F.coalesce("were", F.array()) != F.col("faults"))
-        changed = rows.join(before, "origin", "left").where(differs)
-        asleep = stood if taken is None else stood.join(taken.select("origin"), "origin", "left_anti")
-        columns = REQUESTS.arrow().names
-        still = still.select(*columns).unionByName(asleep.select(*columns))
-    write_table(changed, out, REQUESTS, plan.name)
-    write_table(still, out, OPEN_VERDICTS, plan.name)
 
 
 def write_minutes(
@@ -216,20 +189,15 @@ def write_minutes(
 
 
 def _uncounted_deliveries(spark: SparkSession, rows: DataFrame, read_now: Sequence[Span]) -> DataFrame:
-    """Return the deliveries that no earlier part counted.
-
-    These are the ones whose record or request this part has read, and those that `waited` for their request.
-    """
+    """Return the deliveries whose record or request this part has read, and those that `waited` for their request."""
     places = [{"t": span.topic, "p": span.partition, "start": span.start} for span in read_now]
-    starts = spark.createDataFrame(pa.Table.from_pylist(places, schema=_STARTS))
+    starts = spark.createDataFrame(pa.Table.from_pylist(places))
     delivered = rows.where(F.col("lateness_ms").isNotNull())
 
     def is_new(topic: str, partition: str, offset: str, start: str) -> DataFrame:
         place = (F.col(topic) == F.col("t")) & (F.col(partition) == F.col("p"))
         looked = delivered.join(F.broadcast(starts), place, "left")
-        return looked.withColumn(start, F.coalesce(F.col(offset) >= F.col("start"), F.lit(False))).drop(
-            "t", "p", "start"
-        )
+        return looked.withColumn(start, F.coalesce(F.col(offset) >= F.col("start"), F.lit(False))).drop(*starts.columns)
 
     delivered = is_new("topic", "partition", "offset", "new_request")
     delivered = is_new("delivered_topic", "delivered_partition", "delivered_offset", "new_delivery")
@@ -250,14 +218,10 @@ def _counts(rows: DataFrame) -> dict[str, int]:
 def _stop_on_signals() -> Iterator[threading.Event]:
     """Yield an event that SIGTERM and Ctrl-C set."""
     stop = threading.Event()
-
-    def end(_: int, __: FrameType | None) -> None:
-        stop.set()
-
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield stop
     finally:

@@ -8,15 +8,15 @@ rejected in an earlier part, or a refusal of the request that had ended one. In 
 replaces a row of the same origin of an earlier one. A part may be repeated; it begins where the part before ended.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from schemas.audit_state import CLOSED, EVIDENCE, OPEN
+from schemas.audit_state import CLOSED, EVIDENCE, OPEN, OPEN_VERDICTS
 from schemas.tables import REQUESTS, AuditClass, Kind
 from spark_jobs.audit_rules import coverage, roll_copies, series
 from spark_jobs.audit_rules.judgement import (
@@ -26,19 +26,19 @@ from spark_jobs.audit_rules.judgement import (
     claims_of,
     counted,
     hidden_by_transaction,
+    is_receipt_only,
 )
 from spark_jobs.audit_rules.requests import Feature
 from spark_jobs.audit_rules.verdicts import AuditLimits, classify
 from spark_jobs.audit_run.open_timers import OpenTimers, closed_evidence
 from spark_jobs.kafka.admin import Span
-from spark_jobs.platform.tables import Keep, as_table, write_table
+from spark_jobs.platform.files import Location
+from spark_jobs.platform.tables import Keep, as_table, read_table, write_table
 
 DAY_MS = 86_400_000
 _LINKS = ("origin", "asked", "follows", "next", "rejections")
 _MOST_ROUNDS = 10
 """Most refused requests of one chain that are followed in one part."""
-WriteRequests: TypeAlias = Callable[[DataFrame, DataFrame | None], None]
-"""Writes the judged rows; the second: the open timers of earlier parts that were judged again (OPEN)."""
 _CLAIM = tuple(field.name for field in Kind.CLAIMS.value.value_type)
 
 
@@ -54,7 +54,8 @@ class PartPlan(NamedTuple):
 class Part(NamedTuple):
     """A part to judge. `state`: what was open before.
 
-    earlier: requests of the parts before; so_far: those and this part's. Both may have holes.
+    earlier: requests of the parts before; so_far: those and this part's. Both may have holes. changes_only: `requests`
+    gets the rows that differ from those written before.
     """
 
     plan: PartPlan
@@ -62,25 +63,20 @@ class Part(NamedTuple):
     timer_topic: str
     earlier: Sequence[Span]
     so_far: Sequence[Span]
+    changes_only: bool = False
 
 
 def judge(
-    spark: SparkSession,
-    new: Observations,
-    part: Part,
-    limits: AuditLimits,
-    due: DataFrame | None,
-    keep: Keep,
-    write_requests: WriteRequests | None = None,
+    spark: SparkSession, new: Observations, part: Part, limits: AuditLimits, due: DataFrame | None, keep: Keep
 ) -> tuple[UnjudgedCounts, OpenTimers]:
     """Judge a part and write its `requests`, `open` and `evidence`. Return counts, and the state to commit.
 
     new: new records, persisted. due: the open timers that are due (OPEN); None in the first part. keep: persists rows
-    until the part is done. write_requests: replaces the default writer.
+    until the part is done.
     """
     earlier = None if due is None else _concerned(spark, new, part, limits, due, keep)
     seen = new if earlier is None else _with_earlier(new, part, earlier)
-    outcomes = build_outcomes(seen, with_receipt_only=True)
+    outcomes = build_outcomes(seen)
     before = coverage.is_before(part.timer_topic, part.so_far) & ~F.col("requested")
     # A claim that was taken for a copy when it was new, refused now, and whose timer has ended since: ignore it.
     refused_late = F.expr("NOT requested AND deliveries = 0 AND error <=> 'not-ours'") & ~coverage.is_outside(
@@ -90,14 +86,13 @@ def judge(
     is_hidden = ~ahead & hidden_by_transaction(limits)
     marked = outcomes.withColumns({"elsewhere": before, "ahead": ahead, "hidden": is_hidden})
     # Keep a receipt that was read before its request: the next run does not read it again.
-    known = marked.where(~F.col("is_receipt_only") | F.col("ahead")).drop("is_receipt_only")
-    judged, counter = counted(classify(known, limits))
+    judged, counter = counted(classify(marked.where(~is_receipt_only() | F.col("ahead")), limits))
     kept = keep(judged.where(~F.col("elsewhere") & ~refused_late).drop("elsewhere", "hidden"))
     rows = kept.where(~F.col("ahead"))
-    if write_requests is None:
-        write_table(rows, part.state.out, REQUESTS, part.plan.name)
+    if part.changes_only:
+        write_changed(spark, part.state.out, rows, None if earlier is None else earlier.open, part.plan)
     else:
-        write_requests(rows, None if earlier is None else earlier.open)
+        write_table(rows, part.state.out, REQUESTS, part.plan.name)
     state = _write_state(kept, seen, part, limits, earlier, keep)
     return UnjudgedCounts(**counter.get), state
 
@@ -213,6 +208,24 @@ def _with_earlier(new: Observations, part: Part, earlier: _Earlier) -> Observati
         closed=closed,
         has=has,
     )
+
+
+def write_changed(spark: SparkSession, out: Location, rows: DataFrame, taken: DataFrame | None, plan: PartPlan) -> None:
+    """Write `requests`: rows that differ from those written before; and `standing`: open verdicts and pending
+    deliveries, also those that were not judged now. taken: the open timers that were judged again (OPEN)."""
+    is_told = F.col("class") != AuditClass.PENDING.value
+    changed, still = rows.where(is_told), rows.where((is_told | (F.col("deliveries") > 0)) & F.col("open"))
+    if plan.previous is not None:
+        stood = read_table(spark, out, OPEN_VERDICTS, plan.previous)
+        before = stood.select("origin", F.col("class").alias("was"), F.col("faults").alias("were"))
+        was = F.coalesce("was", F.lit(AuditClass.PENDING.value))
+        differs = (was != F.col("class")) | (F.coalesce("were", F.array()) != F.col("faults"))
+        changed = rows.join(before, "origin", "left").where(differs)
+        asleep = stood if taken is None else stood.join(taken.select("origin"), "origin", "left_anti")
+        columns = REQUESTS.arrow().names
+        still = still.select(*columns).unionByName(asleep.select(*columns))
+    write_table(changed, out, REQUESTS, plan.name)
+    write_table(still, out, OPEN_VERDICTS, plan.name)
 
 
 def _write_state(

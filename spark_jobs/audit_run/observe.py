@@ -1,6 +1,6 @@
-"""One part of an audit by day or batch: fix its time, then the ends of the topics, read and judge, commit last.
+"""The steps of a run: fix its time, then the ends of the topics, read and judge. A part is committed last.
 
-    as_of_ms = now - skew  ->  plan  ->  ends of the timer topic  ->  ends of the others  ->  judge  ->  state, spans
+    as_of_ms = now - skew  ->  ends of the timer topic  ->  ends of the others  ->  judge  ->  state, spans
 
 The time is fixed before any end is looked up: every record that a topic had by then is read, so that no timer counts as
 missing only because it was not read. The timer topic's end comes before the others': an outcome of each request that is
@@ -9,31 +9,68 @@ read lies before theirs.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.audit_state import SPANS
 from spark_jobs.audit_rules.coverage import holes
+from spark_jobs.audit_rules.judgement import Observations
 from spark_jobs.audit_rules.requests import RECORD
-from spark_jobs.audit_run import audit_folder, incremental, read_plan
+from spark_jobs.audit_run import audit_folder, incremental, positions, read_plan
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.audit_run.incremental import Part, PartPlan
 from spark_jobs.audit_run.open_timers import OpenTimers
-from spark_jobs.audit_run.positions import (
-    Positions,
-    advanced,
-    intervals,
-    loss_notes,
-    position_rows,
-    read_positions,
-    spans_since,
-)
-from spark_jobs.errors import JobFailedError
+from spark_jobs.audit_run.positions import Positions, intervals, spans_since
+from spark_jobs.errors import JobFailedError, UsageError
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.platform.session import fit_plans
-from spark_jobs.platform.tables import write_rows, written
+from spark_jobs.platform.tables import Keep, write_rows, written
 from spark_jobs.report.summary import Remarks
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a run has read, up to which positions. `due`: open timers that are due (OPEN); None: of the first part."""
+
+    seen: Observations
+    spans: Sequence[Span]
+    positions: Positions
+    due: DataFrame | None
+    remarks: Remarks
+
+
+def observe(
+    spark: SparkSession,
+    cluster: Cluster,
+    arguments: AuditArguments,
+    as_of_ms: int,
+    requested: Sequence[Span],
+    reached: Positions,
+    state: OpenTimers,
+    keep: Keep,
+    archive: DataFrame | None = None,
+) -> Observed:
+    """Read the requests of these spans, and everything about them and the open timers.
+
+    reached, state: after the part before; empty for a first one. archive: requests that are in none of the spans.
+    """
+    parsed = keep(read_plan.read_requests(spark, requested, arguments, archive), apart=RECORD)
+    due = None if state.part is None else keep(state.due(spark, as_of_ms))
+    asked = parsed.select("asked")
+    census = read_plan.census(asked if due is None else asked.unionByName(due.select("asked")), cluster, arguments)
+    # Look up the ends of the other topics only now, so that they include all deliveries before as_of_ms.
+    spans = _outcome_spans(cluster, arguments, reached, state, census, due)
+    read = [*requested, *spans]
+    fit_plans(spark, read_plan.records_in(read) + state.open // 10)
+    seen, hanging = read_plan.read_outcomes(spark, arguments, cluster, spans, parsed, census, as_of_ms)
+    ids = cluster.topic_ids({span.topic for span in read})
+    seen, since_ms = read_plan.with_completeness(spark, cluster, arguments, seen, spans, reached, as_of_ms)
+    begins = arguments.from_ms is None and arguments.offsets is None
+    after = positions.advanced(reached, read, ids, since_ms, from_log_start=begins)
+    notes = read_plan.notes(cluster, arguments, census.unknown)
+    return Observed(seen, read, after, due, Remarks(notes, positions.loss_notes(read, reached), hanging))
 
 
 @dataclass(frozen=True)
@@ -50,58 +87,39 @@ class JudgedPart:
     def commit(self) -> None:
         """Commit the part; then delete the state that neither it nor the part before it needs."""
         self.state.commit()
-        write_rows(self.state.out, SPANS, self.plan.name, position_rows(self.positions))
+        write_rows(self.state.out, SPANS, self.plan.name, positions.position_rows(self.positions))
         self.state.delete_unused(self.before)
 
 
-def judge_part(
-    spark: SparkSession,
-    cluster: Cluster,
-    arguments: AuditArguments,
-    plan: PartPlan,
-    write_requests: incremental.WriteRequests | None = None,
-) -> JudgedPart:
+def judge_part(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, plan: PartPlan) -> JudgedPart:
     """Read what is new, judge it with the open timers that it concerns, and write the part's tables but SPANS."""
-    state = OpenTimers.after(arguments.out, plan.previous)
+    out, topic, from_ms = arguments.out, arguments.timer_topic, arguments.from_ms
+    state = OpenTimers.after(out, plan.previous)
     if state is None:
-        raise JobFailedError(f"--out {arguments.out}: {plan.previous} has no state: give a new --out")
-    reached = {} if plan.previous is None else read_positions(arguments.out, plan.previous)
+        raise JobFailedError(f"--out {out}: {plan.previous} has no state: give a new --out")
+    reached = {} if plan.previous is None else positions.read_positions(out, plan.previous)
     # By a time only if one is given: other senders set any timestamp, and one from tomorrow would end the span.
-    to_ms, from_ms = arguments.as_of_ms, arguments.from_ms
-    requested = spans_since(cluster, [arguments.timer_topic], reached, new_from_ms=from_ms, to_ms=to_ms)
+    requested = spans_since(cluster, [topic], reached, new_from_ms=from_ms, to_ms=arguments.as_of_ms)
     fit_plans(spark, 2 * read_plan.records_in(requested) + state.open // 10)
-    with written(arguments.out / audit_folder.SCRATCH) as keep:
-        parsed = keep(read_plan.read_requests(spark, requested, arguments), apart=RECORD)
-        due = None if plan.previous is None else keep(state.due(spark, plan.as_of_ms))
-        asked = parsed.select("asked")
-        census = read_plan.census(asked if due is None else asked.unionByName(due.select("asked")), cluster, arguments)
-        spans = _outcome_spans(cluster, arguments, reached, state, census, due)
-        fit_plans(spark, read_plan.records_in([*requested, *spans]) + state.open // 10)
-        seen, hanging = read_plan.read_outcomes(spark, arguments, cluster, spans, parsed, census, plan.as_of_ms)
-        read = [*requested, *spans]
-        ids = cluster.topic_ids({span.topic for span in read})
-        seen, since_ms = read_plan.with_completeness(spark, cluster, arguments, seen, spans, reached, plan.as_of_ms)
-        positions = advanced(reached, read, ids, since_ms, from_log_start=from_ms is None)
-        topic = arguments.timer_topic
-        timers = {place[1]: at for place, at in positions.items() if place[0] == topic}
+    with written(out / audit_folder.SCRATCH) as keep:
+        found = observe(spark, cluster, arguments, plan.as_of_ms, requested, reached, state, keep)
+        timers = {place[1]: at for place, at in found.positions.items() if place[0] == topic}
         whole = [Span(topic, at, p.intervals[0][0], p.end) for at, p in timers.items()]
         # A partition that is new to the audit has an empty span in `earlier`.
         new = [span._replace(end=span.start) for span in whole if span[:2] not in reached]
-        so_far = intervals(positions, topic)
-        part = Part(plan, state, topic, [*intervals(reached, topic), *new], so_far)
+        so_far = intervals(found.positions, topic)
         seen = replace(
-            seen,
-            rejections=keep(seen.rejections),
-            ends=[keep(rows) for rows in seen.ends],
+            found.seen,
+            rejections=keep(found.seen.rejections),
+            ends=[keep(rows) for rows in found.seen.ends],
             deleted_before=[span for span in whole if timers[span.partition].from_log_start],
             excluded_before=[span for span in whole if not timers[span.partition].from_log_start],
             holes=holes(so_far),
         )
-        limits = arguments.limits(plan.as_of_ms)
-        unjudged, after = incremental.judge(spark, seen, part, limits, due, keep, write_requests)
-    notes = read_plan.notes(cluster, arguments, census.unknown)
-    notes += unjudged.notes("before the first day")
-    return JudgedPart(plan, Remarks(notes, loss_notes(read, reached), hanging), read, state, after, positions)
+        part = Part(plan, state, topic, [*intervals(reached, topic), *new], so_far, changes_only=arguments.stream)
+        unjudged, after = incremental.judge(spark, seen, part, arguments.limits(plan.as_of_ms), found.due, keep)
+    remarks = found.remarks._replace(notes=[*found.remarks.notes, *unjudged.notes("before the first day")])
+    return JudgedPart(plan, remarks, found.spans, state, after, found.positions)
 
 
 def _outcome_spans(
@@ -128,3 +146,22 @@ def _outcome_spans(
     new_from_ms = since_ms - read_plan.CLOCK_SKEW_MS if since_ms is not None else None
     spans = spans_since(cluster, others - late, reached, new_from_ms=new_from_ms, to_ms=None)
     return spans + (spans_since(cluster, late, reached, new_from_ms=None, to_ms=None) if late else [])
+
+
+def day_of(as_of_ms: int) -> date:
+    """Return the date (UTC) that names a part."""
+    return datetime.fromtimestamp(as_of_ms / 1000, UTC).date()
+
+
+def begin_day(arguments: AuditArguments, as_of_ms: int) -> tuple[PartPlan, list[str]]:
+    """Begin the day of a daily audit, after what a killed run has left is undone. Return it, and the days before."""
+    out, day = arguments.out, day_of(as_of_ms)
+    audit_folder.open_folder(out, "daily")
+    name, days = f"day={day.isoformat()}", audit_folder.done_parts(out)
+    if days and days[-1] > name:
+        last = days[-1].removeprefix("day=")
+        raise UsageError(f"--as-of lies on {day}, but {last} has been audited already: give a later time")
+    earlier = [part for part in days if part < name]
+    audit_folder.undo_part(out)
+    audit_folder.begin_part(out, name)
+    return PartPlan(name, date.toordinal(day), earlier[-1] if earlier else None, as_of_ms), earlier

@@ -87,19 +87,12 @@ class OpenTimers:
         column `family`, of rows that are due.
         """
         spark = origins.sparkSession
-        asleep = F.col("wake_ms") > as_of_ms
-        if not any(run.rows for run in self.runs):
+        asleep, folders = F.col("wake_ms") > as_of_ms, self._folders(self.runs)
+        if not folders:
             return None
         copies = [F.col("claims.place").alias("copies")] if Feature.CLAIMS in self.has else []
-        known: tuple[Column | str, ...] = (
-            "origin",
-            "part",
-            "family",
-            "chain",
-            *copies,
-            F.col("_metadata.file_name").alias("file"),
-        )
-        narrow = self._rows(spark, self._folders(self.runs), asleep, *known)
+        file = F.col("_metadata.file_name").alias("file")
+        narrow = self._rows(spark, folders, asleep, "origin", "part", "family", "chain", *copies, file)
         found = [narrow.join(origins, "origin", "left_semi")]
         if Feature.CLAIMS in self.has:
             # A refused copy concerns its timer; an open claim its timer, and the timer's other claims.
@@ -119,9 +112,7 @@ class OpenTimers:
         names = {row.file for row in hits.select("file").distinct().collect()}
         if not names:
             return None
-        places = [
-            at / name for at in self._folders(self.runs) for name in files.found(at, "*.parquet") if name in names
-        ]
+        places = [at / name for at in folders for name in files.found(at, "*.parquet") if name in names]
         return self._rows(spark, places, asleep).join(hits.select("origin"), "origin", "left_semi")
 
     def written(self, new: DataFrame, gone: DataFrame | None, after: "OpenTimers", rows: int) -> "OpenTimers":

@@ -14,7 +14,6 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, push_to_gateway, write_to_textfile
 
-from schemas.tables import AuditClass
 from spark_jobs.audit_rules.verdicts import FAULTS
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.report.summary import AuditVerdict
@@ -45,7 +44,7 @@ class AuditMetrics:
         self._told: Counter[str] = Counter()
 
     def audited(self, verdict: AuditVerdict, duration_s: float) -> None:
-        rest = {"requests": verdict.requests, "open_timers": _open(verdict), "unproved": len(verdict.unproved)}
+        rest = {"requests": verdict.requests, "open_timers": verdict.open_timers, "unproved": len(verdict.unproved)}
         self._export(verdict.fault_counts, {**rest, "gaps": len(verdict.gaps)}, verdict.as_of_ms, duration_s)
 
     def batch(self, row: Mapping[str, Any]) -> None:
@@ -70,19 +69,6 @@ class AuditMetrics:
         if gateway is not None:
             key = {"timer_topic": topic}
             _try(f"--pushgateway {gateway}", lambda: push_to_gateway(gateway, JOB, self._registry, key))
-
-
-def _open(verdict: AuditVerdict) -> int:
-    if verdict.open_timers is not None:
-        return verdict.open_timers
-    return verdict.counts[AuditClass.PENDING] + verdict.counts[AuditClass.HELD]
-
-
-def measured(audit: Callable[[AuditArguments], AuditVerdict], arguments: AuditArguments) -> AuditVerdict:
-    started_s = time.monotonic()
-    verdict = audit(arguments)
-    AuditMetrics(arguments).audited(verdict, time.monotonic() - started_s)
-    return verdict
 
 
 def _try(target: str, export: Callable[[], None]) -> None:

@@ -14,9 +14,10 @@ from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
+from pyspark.sql import Row
 
 from schemas.units import span_text
-from spark_jobs.report.summary import Bin, DaySummary, Moment
+from spark_jobs.report.summary import Bin
 
 BLUE, ORANGE, RED, GREY = "#2563a8", "#d97706", "#b42318", "#9aa4b2"
 _MOST_TICKS = 8
@@ -49,24 +50,24 @@ def histogram_svg(bins: Sequence[Bin]) -> str:
         return _svg(figure, "Histogram: how many deliveries by lateness")
 
 
-def timeline_svg(moments: Sequence[Moment], width_ms: int) -> str:
+def timeline_svg(moments: Sequence[Row], width_ms: int) -> str:
     """Draw lateness percentiles above deliveries, one step per `width_ms`; empty if no time can be drawn."""
-    drawn = [m for m in moments if 0 <= m.at_ms <= _LAST_DATE_MS]
+    drawn = [m for m in moments if 0 <= m["at_ms"] <= _LAST_DATE_MS]
     if not drawn:
         return ""
-    times = [datetime.fromtimestamp(m.at_ms / 1000, UTC) for m in drawn]
+    times = [datetime.fromtimestamp(m["at_ms"] / 1000, UTC) for m in drawn]
     with rc_context(STYLE | {"svg.hashsalt": "timeline"}):
         figure = Figure(figsize=(4.8, 4.0), layout="constrained")
         late, count = figure.subplots(2, sharex=True, height_ratios=[2.4, 1])
         marker = "o" if len(drawn) < 40 else ""
         _plot_lateness(late, times, drawn, marker)
-        usual = sorted(m.p50_ms for m in drawn)[len(drawn) // 2]
-        if max(m.max_ms for m in drawn) > 20 * max(usual, 1):  # a peak would flatten the other values
+        usual = sorted(m["lateness_p50_ms"] for m in drawn)[len(drawn) // 2]
+        if max(m["lateness_max_ms"] for m in drawn) > 20 * max(usual, 1):  # a peak would flatten the other values
             late.set_yscale("symlog", linthresh=1)
-        if min(m.p50_ms for m in drawn) >= 0:
+        if min(m["lateness_p50_ms"] for m in drawn) >= 0:
             late.set_ylim(bottom=0)
         _label_spans(late)
-        count.fill_between(times, [m.deliveries for m in drawn], step="mid", color=BLUE, alpha=0.35, linewidth=0)
+        count.fill_between(times, [m["deliveries"] for m in drawn], step="mid", color=BLUE, alpha=0.35, linewidth=0)
         count.set_title(f"deliveries per {span_text(width_ms)}")
         count.set_ylim(bottom=0)
         count.yaxis.set_major_locator(MaxNLocator(3, integer=True))
@@ -76,8 +77,8 @@ def timeline_svg(moments: Sequence[Moment], width_ms: int) -> str:
         return _svg(figure, "Lateness over time, and deliveries")
 
 
-def trend_svg(days: Sequence[DaySummary]) -> str:
-    """Draw percentiles of each day above its faults."""
+def trend_svg(days: Sequence[Row]) -> str:
+    """Draw percentiles of each day above its faults. days: rows of DAYS, and `day`."""
     with rc_context(STYLE | {"svg.hashsalt": "trend"}):
         figure = Figure(figsize=(4.8, 3.2), layout="constrained")
         late, faults = figure.subplots(2, sharex=True, height_ratios=[2.4, 1])
@@ -85,18 +86,18 @@ def trend_svg(days: Sequence[DaySummary]) -> str:
         _plot_lateness(late, places, days, "o")
         late.set_yscale("symlog", linthresh=1)
         _label_spans(late)
-        faults.bar(places, [day.faults for day in days], color=RED, width=0.6)
+        faults.bar(places, [day["faults"] for day in days], color=RED, width=0.6)
         faults.set_title("faults")
-        faults.set_ylim(bottom=0, top=max(1, *(day.faults for day in days)))
+        faults.set_ylim(bottom=0, top=max(1, *(day["faults"] for day in days)))
         faults.yaxis.set_major_locator(MaxNLocator(2, integer=True))
         shown = sorted({0, len(days) // 2, len(days) - 1})
-        faults.set_xticks(shown, [days[place].day for place in shown])
+        faults.set_xticks(shown, [days[place]["day"] for place in shown])
         return _svg(figure, "Lateness and faults by day")
 
 
-def _plot_lateness(axes: Axes, places: Sequence[Any], values: Sequence[Moment | DaySummary], marker: str) -> None:
+def _plot_lateness(axes: Axes, places: Sequence[Any], values: Sequence[Row], marker: str) -> None:
     for name, colour in (("max", GREY), ("p99", ORANGE), ("p50", BLUE)):
-        found = [getattr(value, f"{name}_ms") for value in values]
+        found = [value[f"lateness_{name}_ms"] for value in values]
         heights = [float("nan") if height is None else height for height in found]
         axes.plot(places, heights, color=colour, label=name, marker=marker, markersize=3, linewidth=1.4)
     axes.legend(ncols=3, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)

@@ -7,20 +7,21 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined
+from pyspark.sql import Row
 
 from schemas.units import span_text
 from spark_jobs.audit_rules.judgement import OUT_OF_ORDER, OUT_OF_ORDER_MEANING
 from spark_jobs.audit_rules.verdicts import RULES
 from spark_jobs.audit_run.arguments import AuditArguments, iso
 from spark_jobs.report.plots import histogram_svg, timeline_svg, trend_svg
-from spark_jobs.report.summary import AuditVerdict, DaySummary, Details
+from spark_jobs.report.summary import AuditVerdict, Details
 
 
-def render(verdict: AuditVerdict, details: Details, arguments: AuditArguments, trend: Sequence[DaySummary] = ()) -> str:
-    """Return the page. `trend`: the earlier days of a daily audit."""
+def render(verdict: AuditVerdict, details: Details, arguments: AuditArguments, trend: Sequence[Row] = ()) -> str:
+    """Return the page. `trend`: the earlier days of a daily audit, rows of DAYS and `day`."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, extensions=["jinja2.ext.do"])
     environment.filters |= {"iso": iso, "span": span_text, "number": "{:,}".format}
-    days = [*trend, DaySummary.of(iso(verdict.as_of_ms)[:10], verdict.day_row)] if trend else []
+    days = [*trend, Row(day=iso(verdict.as_of_ms)[:10], **verdict.day_row)] if trend else []
     return environment.from_string(files(__package__).joinpath("report.html").read_text(encoding="utf-8")).render(
         verdict=verdict,
         details=details,

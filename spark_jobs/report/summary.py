@@ -4,7 +4,7 @@ Each function is at most one pass of Spark over the written table. Functions abo
 instead, which are few. The size of a result has a limit.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -69,9 +69,8 @@ class AuditVerdict:
     gaps: tuple[str, ...] = ()
     unproved: tuple[str, ...] = ()
     out_of_order: int = 0
-    """Deliveries before that of an earlier request with the same due time (spark_jobs.audit_rules.judgement)."""
-    open_timers: int | None = None
-    """Timers of a daily audit that are open now, also those that it had no reason to judge; None: all were judged."""
+    open_timers: int = 0
+    """Of a daily audit also those that it had no reason to judge."""
 
     @property
     def fault_counts(self) -> dict[str, int]:
@@ -99,7 +98,7 @@ class AuditVerdict:
         """Return the row of DAYS."""
         row = {c.column: self.counts[c.value] for c in AuditClass} | {"as_of_ms": self.as_of_ms}
         row |= {"requests": self.requests, "faults": sum(self.faults.values())}
-        return row | {f"lateness_{name}": getattr(self.lateness, name) for name in ("p50_ms", "p99_ms", "max_ms")}
+        return row | {f"lateness_{name}": value for name, value in self.lateness._asdict().items() if name != "min_ms"}
 
     @property
     def headline(self) -> str:
@@ -121,37 +120,11 @@ class Bin(NamedTuple):
     deliveries: int
 
 
-class Moment(NamedTuple):
-    """Deliveries of one interval that begins at `at_ms`."""
-
-    at_ms: int
-    deliveries: int
-    p50_ms: int
-    p99_ms: int
-    max_ms: int
-
-
-class DaySummary(NamedTuple):
-    day: str
-    requests: int
-    faults: int
-    delivered: int
-    pending: int
-    p50_ms: int | None
-    p99_ms: int | None
-    max_ms: int | None
-
-    @classmethod
-    def of(cls, day: str, row: Mapping[str, Any]) -> "DaySummary":
-        """Return the summary of a row of DAYS."""
-        late = (row[f"lateness_{name}_ms"] for name in ("p50", "p99", "max"))
-        return cls(day, row["requests"], row["faults"], row["delivered"] + row["late"], row["pending"], *late)
-
-
 @dataclass(frozen=True)
 class Details:
     histogram: tuple[Bin, ...]
-    timeline: tuple[Moment, ...]
+    timeline: tuple[Row, ...]
+    """Intervals with deliveries; rows of HOURS, but for `at_ms`, their start."""
     timeline_width_ms: int
     faults: tuple[Row, ...]
     latest: tuple[Row, ...]
@@ -165,7 +138,9 @@ class Details:
 def latenesses(table: DataFrame) -> DataFrame:
     """Return the rows of LATENESS."""
     minute = interval_start("delivered_ms", MINUTE_MS)
-    named = _delivered(table).withColumns({"topic": F.coalesce("target", "delivered_topic"), "minute_ms": minute})
+    named = table.where("lateness_ms IS NOT NULL").withColumns(
+        {"topic": F.coalesce("target", "delivered_topic"), "minute_ms": minute}
+    )
     return lateness_counts(named, "topic", "minute_ms")
 
 
@@ -192,10 +167,6 @@ def hours(counts: DataFrame) -> DataFrame:
     return lateness_percentiles(timed, "topic", "hour_ms").select(*HOURS.arrow().names)
 
 
-def _delivered(table: DataFrame) -> DataFrame:
-    return table.where(F.col("lateness_ms").isNotNull())
-
-
 def verdict(
     table: DataFrame,
     counts: DataFrame,
@@ -208,6 +179,7 @@ def verdict(
     classes = [F.coalesce(F.sum(c.column), F.lit(0)).alias(c.value) for c in AuditClass]
     requests = F.coalesce(F.sum("requests"), F.lit(0)).alias("requests")
     sums = by_topic.agg(F.count("*").alias("topics"), requests, *classes).collect()[0]
+    of_class: dict[str, int] = {c.value: sums[c.value] for c in AuditClass}
     unproved, most_percent = [*remarks.unproved], arguments.max_refused_percent
     if sums[AuditClass.REJECTED] * 100 > sums.requests * most_percent:
         unproved += _unproved_refusals(table, sums.requests, most_percent)
@@ -219,7 +191,7 @@ def verdict(
     return AuditVerdict(
         out=arguments.out,
         as_of_ms=as_of_ms,
-        counts={c.value: sums[c.value] for c in AuditClass},
+        counts=of_class,
         lateness=LatenessSummary(*(lateness[f"lateness_{name}"] for name in LatenessSummary._fields)),
         topics=tuple(shown),
         topics_in_all=sums.topics,
@@ -228,7 +200,7 @@ def verdict(
         gaps=tuple(remarks.gaps),
         unproved=tuple(unproved),
         out_of_order=out_of_order,
-        open_timers=open_timers,
+        open_timers=of_class[AuditClass.PENDING] + of_class[AuditClass.HELD] if open_timers is None else open_timers,
     )
 
 
@@ -268,14 +240,16 @@ def _disorder(table: DataFrame, arguments: AuditArguments) -> tuple[int, list[st
 
 
 def details(table: DataFrame, counts: DataFrame, by_hour: DataFrame, found: AuditVerdict) -> Details:
-    delivered = _delivered(table)
+    delivered = table.where("lateness_ms IS NOT NULL")
     bins, width_ms = histogram(counts)
+    # A pass over all columns would take longer.
+    latest = delivered.select(*_LATEST_COLUMNS).orderBy(F.desc("lateness_ms"), "origin")
     return Details(
         histogram=bins,
         timeline=timeline(delivered, counts, width_ms),
         timeline_width_ms=width_ms,
         faults=_examples(table) if found.faults else (),
-        latest=_latest(delivered),
+        latest=tuple(latest.limit(MOST_EXAMPLES).collect()),
         codes=_codes(table) if found.counts[AuditClass.REJECTED] + found.counts[AuditClass.EXPIRED] else (),
         hours=tuple(by_hour.orderBy(F.desc("lateness_p99_ms"), "hour_ms", "topic").limit(MOST_HOURS).collect()),
         by_order=table.where(F.col("proof") == "order").count(),
@@ -302,14 +276,13 @@ def histogram(counts: DataFrame) -> tuple[tuple[Bin, ...], int]:
     return tuple(bins), width_ms
 
 
-def timeline(delivered: DataFrame, by_minute: DataFrame, width_ms: int) -> tuple[Moment, ...]:
-    """Return the moments of intervals that have deliveries. by_minute: rows of LATENESS, enough for whole minutes."""
+def timeline(delivered: DataFrame, by_minute: DataFrame, width_ms: int) -> tuple[Row, ...]:
+    """Return Details.timeline. by_minute: rows of LATENESS, enough for whole minutes."""
     if width_ms % MINUTE_MS:
         counts = lateness_counts(delivered.withColumn("at_ms", interval_start("delivered_ms", width_ms)), "at_ms")
     else:
         counts = by_minute.withColumn("at_ms", interval_start("minute_ms", width_ms))
-    found = lateness_percentiles(counts, "at_ms").orderBy("at_ms").collect()
-    return tuple(Moment(r[0], r[1], r.lateness_p50_ms, r.lateness_p99_ms, r.lateness_max_ms) for r in found)
+    return tuple(lateness_percentiles(counts, "at_ms").orderBy("at_ms").collect())
 
 
 def _examples(table: DataFrame) -> tuple[Row, ...]:
@@ -319,12 +292,6 @@ def _examples(table: DataFrame) -> tuple[Row, ...]:
     ranked = table.where(is_fault()).withColumn("nth", F.row_number().over(each)).where(F.col("nth") <= MOST_EXAMPLES)
     chosen = ranked.orderBy("nth", order).limit(MOST_EXAMPLES).collect()
     return tuple(sorted(chosen, key=lambda row: FAULTS.index(row["class"])))
-
-
-def _latest(delivered: DataFrame) -> tuple[Row, ...]:
-    """Return the latest deliveries. A pass over all columns would take longer."""
-    found = delivered.select(*_LATEST_COLUMNS).orderBy(F.desc("lateness_ms"), "origin").limit(MOST_EXAMPLES)
-    return tuple(found.collect())
 
 
 def _codes(table: DataFrame) -> tuple[tuple[str, int], ...]:

@@ -19,7 +19,7 @@ from schemas.profiles import DEFAULT_PROFILES, RECURRING
 from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules.coverage import holes, is_outside
 from spark_jobs.audit_rules.evidence import PartitionCount, pauses
-from spark_jobs.audit_rules.judgement import Observations, build_outcomes
+from spark_jobs.audit_rules.judgement import Observations, build_outcomes, is_receipt_only
 from spark_jobs.audit_rules.requests import Feature, requests
 from spark_jobs.audit_rules.verdicts import AuditLimits, classify
 from spark_jobs.kafka.admin import Span
@@ -259,7 +259,7 @@ class History:
     ) -> DataFrame:
         """The audit without Kafka: one row per origin, with its class. Settles at once, unless `limits` say more."""
         inside = build_outcomes(self.seen(spark, spans, excluded)).where(
-            F.col("requested") | ~is_outside("timer.requests", spans)
+            ~is_receipt_only() & (F.col("requested") | ~is_outside("timer.requests", spans))
         )
         return classify(inside, AuditLimits(**{"as_of_ms": AS_OF_MS, "settle_ms": 0, "tolerance_ms": 1_000, **limits}))
 

@@ -16,7 +16,7 @@ from kafka_timer import headers as names
 from schemas.tables import AuditClass
 from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules.evidence import pauses
-from spark_jobs.audit_rules.judgement import Observations, build_outcomes
+from spark_jobs.audit_rules.judgement import Observations, build_outcomes, is_receipt_only
 from spark_jobs.audit_rules.requests import requests
 from spark_jobs.audit_rules.tests.test_series import again, came, numbered
 from spark_jobs.audit_rules.verdicts import AuditLimits, classify
@@ -173,7 +173,7 @@ def outcomes(spark: SparkSession) -> DataFrame:
         deleted_before=[Span("timer.requests", 0, 0, TIMES * STEP)],
         has=history.features,
     )
-    return build_outcomes(seen)
+    return build_outcomes(seen).where(~is_receipt_only())
 
 
 def test_planted_faults_of_every_class_are_all_found(spark: SparkSession, outcomes: DataFrame) -> None:

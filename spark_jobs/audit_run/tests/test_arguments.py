@@ -238,12 +238,12 @@ def test_a_folder_of_one_kind_of_audit_is_not_taken_by_another(tmp_path: Path, s
     for name in ("daily", "stream"):
         folders[name].mkdir()
         (folders[name] / "audit.json").write_text(f'{{"version": 5, "kind": "{name}", "name": "a"}}')
-    with pytest.raises(UsageError, match="holds a daily audit: add --daily"):
+    with pytest.raises(UsageError, match="holds a daily audit: continue it with --daily"):
         AuditArguments(access=access, out=folders["daily"]).demand_fitting_folder()
-    with pytest.raises(UsageError, match="holds a daily audit: give another folder"):
+    with pytest.raises(UsageError, match="holds a daily audit: continue it with --daily"):
         AuditArguments(access=access, out=folders["daily"], stream=True).demand_fitting_folder()
     for is_daily in (False, True):
-        with pytest.raises(UsageError, match="holds a streaming audit: add --stream"):
+        with pytest.raises(UsageError, match="holds a streaming audit: continue it with --stream"):
             AuditArguments(access=access, out=folders["stream"], daily=is_daily).demand_fitting_folder()
     AuditArguments(access=access, out=folders["stream"], stream=True).demand_fitting_folder()
     for trace in ("spans/day=1970-01-01", "checkpoint"):

@@ -16,7 +16,7 @@ from spark_jobs.audit_rules.verdicts import FAULTS
 from spark_jobs.audit_run import read_plan
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.audit_run.audit_folder import open_folder
-from spark_jobs.audit_run.daily import Day
+from spark_jobs.audit_run.observe import begin_day
 from spark_jobs.audit_run.positions import ReadPosition, advanced, intervals, loss_notes, spans_since
 from spark_jobs.errors import JobFailedError, UsageError
 from spark_jobs.kafka.admin import Cluster, Span
@@ -57,10 +57,11 @@ def test_a_day_whose_audit_was_killed_keeps_no_later_one_from_being_made(tmp_pat
     for table in (SPANS, DAYS):
         (tmp_path / table.name / "day=1970-01-01").mkdir(parents=True)
     (tmp_path / "audit.json").write_text('{"version": 5, "kind": "daily", "name": "a"}')
-    assert (Day(arguments, 86_400_000).part, Day(arguments, 86_400_000).trend()) == ("day=1970-01-02", [])
+    plan, earlier = begin_day(arguments, 86_400_000)
+    assert (plan.name, earlier) == ("day=1970-01-02", [])
     write_rows(tmp_path, SPANS, "day=1970-01-03", [])
     with pytest.raises(UsageError, match="lies on 1970-01-02, but 1970-01-03 has been audited already"):
-        Day(arguments, 86_400_000)
+        begin_day(arguments, 86_400_000)
 
 
 @pytest.mark.parametrize("spans", [[Span(TIMERS, 0, 0, 5_000)], []])

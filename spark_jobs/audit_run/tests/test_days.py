@@ -9,14 +9,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from kafka_timer import headers as names
-from schemas.tables import AuditClass
-from spark_jobs.audit_run import read_plan
+from spark_jobs.audit_run import audit_folder, read_plan
 from spark_jobs.audit_run.arguments import AuditArguments
-from spark_jobs.audit_run.daily import Day
+from spark_jobs.audit_run.observe import begin_day, judge_part
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.tables import RECORDS_DDL
-from spark_jobs.report.summary import AuditVerdict, LatenessSummary
 from spark_jobs.tests.records import (
     History,
     Record,
@@ -98,13 +96,12 @@ class Runs:
 
     def run(self, as_of_ms: int, *, is_killed: bool = False) -> tuple[dict[int, str], Sequence[str]]:
         """The classes of the day, by offset, and the notes. One that is killed does not come to its end."""
-        day = Day(self._arguments, as_of_ms)
-        done = day.judge(self._spark, self.topics)
+        plan, _ = begin_day(self._arguments, as_of_ms)
+        done = judge_part(self._spark, self.topics, self._arguments, plan)
         if not is_killed:
-            late = LatenessSummary(None, None, None, None)
-            counts = {name.value: 0 for name in AuditClass}
-            day.commit(done, AuditVerdict(self._out, as_of_ms, counts, late, (), 0, 0, ()))
-        rows = pq.read_table(self._out / "requests" / day.part).to_pylist()
+            done.commit()
+            audit_folder.end_part(self._out)
+        rows = pq.read_table(self._out / "requests" / plan.name).to_pylist()
         self.gaps, self.open = done.remarks.gaps, done.state.open
         return {int(row["origin"].rpartition("/")[2]): row["class"] for row in rows}, tuple(done.remarks.notes)
 

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from schemas.tables import AuditClass
 from spark_jobs.audit_run.arguments import AuditArguments, parse
-from spark_jobs.report.metrics import METRICS, AuditMetrics, measured
+from spark_jobs.report.metrics import METRICS, AuditMetrics
 from spark_jobs.report.summary import AuditVerdict, LatenessSummary
 
 AS_OF_MS = 1_700_000_000_000
@@ -25,7 +25,8 @@ def arguments(out: Path, *more: str) -> AuditArguments:
 def verdict(out: Path, **counts: int) -> AuditVerdict:
     every = {name.value: counts.get(name.column, 0) for name in AuditClass}
     lateness, total = LatenessSummary(0, 0, 0, 0), sum(every.values())
-    return AuditVerdict(out, AS_OF_MS, every, lateness, (), 0, total, (), ("orders/0: 3 records are gone",))
+    gone = ("orders/0: 3 records are gone",)
+    return AuditVerdict(out, AS_OF_MS, every, lateness, (), 0, total, (), gone, open_timers=counts.get("pending", 0))
 
 
 def samples(text: str) -> dict[str, float]:
@@ -39,7 +40,7 @@ def test_an_audit_writes_its_metrics_over_those_of_the_last_one(tmp_path: Path) 
     file = tmp_path / "timer-audit.prom"
     for missing in (7, 2):
         found = verdict(tmp_path, missing=missing, delivered=5, pending=3)
-        assert measured(lambda _, found=found: found, arguments(tmp_path, "--metrics-file", str(file))) is found  # type: ignore[misc]
+        AuditMetrics(arguments(tmp_path, "--metrics-file", str(file))).audited(found, 1)
     told = samples(file.read_text())
     assert told.keys() >= METRICS.keys() - {"faults"}
     assert told.items() >= {"missing": 2, "early": 0, "requests": 10, "open_timers": 3, "gaps": 1}.items()
@@ -90,14 +91,13 @@ def test_metrics_are_pushed_to_a_group_of_the_timer_topic(gateway: HTTPServer, t
     assert samples(text).items() >= {"early": 1, "duration_seconds": 2.5}.items()
 
 
-def test_what_cannot_be_written_is_told_and_changes_no_verdict(
+def test_what_cannot_be_written_is_told_and_stops_no_audit(
     gateway: HTTPServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gateway.socket.close()
     nowhere = tmp_path / "none" / "timer-audit.prom"
     flags = ["--metrics-file", str(nowhere), "--pushgateway", f"127.0.0.1:{gateway.server_port}"]
-    found = verdict(tmp_path)
-    assert measured(lambda _: found, arguments(tmp_path, *flags)) is found
+    AuditMetrics(arguments(tmp_path, *flags)).audited(verdict(tmp_path), 1)
     file, push = capsys.readouterr().err.splitlines()
     assert f"--metrics-file {nowhere}: metrics could not be written" in file
     assert "--pushgateway 127.0.0.1:" in push

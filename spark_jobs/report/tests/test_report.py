@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from schemas.tables import HOURS, LATENESS, REQUESTS, TOPICS, AuditClass
 from schemas.units import span_text
@@ -18,7 +18,7 @@ from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.tables import read_table, write_table
 from spark_jobs.report import summary
 from spark_jobs.report.plots import timeline_svg, trend_svg
-from spark_jobs.report.summary import EDGES_MS, AuditVerdict, Bin, DaySummary, LatenessSummary, Moment, Remarks
+from spark_jobs.report.summary import EDGES_MS, AuditVerdict, Bin, LatenessSummary, Remarks
 from spark_jobs.tests.one_run import Found, Judging, one_run
 from spark_jobs.tests.records import AS_OF_MS, History, copy, delivery, rejection, request
 
@@ -210,24 +210,28 @@ def test_histogram_and_time_line(write_requests: WriteRequests) -> None:
     assert bins[-1] == Bin(EDGES_MS[-1], None, 1)
     assert sum(b.deliveries for b in bins) == 6
     moments = summary.timeline(delivered, counts, 1_000)
-    assert [(m.at_ms, m.deliveries, m.max_ms) for m in moments] == [
+    assert [(m.at_ms, m.deliveries, m.lateness_max_ms) for m in moments] == [
         (4_000, 1, -5),
         (5_000, 4, 4),
         (5_005_000, 1, 5_000_000),
     ]
     moments = summary.timeline(delivered, counts, 600_000)
-    assert [(m.at_ms, m.deliveries, m.max_ms) for m in moments] == [(0, 5, 4), (4_800_000, 1, 5_000_000)]
+    assert [(m.at_ms, m.deliveries, m.lateness_max_ms) for m in moments] == [(0, 5, 4), (4_800_000, 1, 5_000_000)]
+
+
+def late(*values_ms: int | None) -> dict[str, int | None]:
+    return dict(zip(("lateness_p50_ms", "lateness_p99_ms", "lateness_max_ms"), values_ms, strict=True))
 
 
 def test_a_trend_may_have_days_without_deliveries() -> None:
-    days = [DaySummary("2026-01-01", 5, 0, 5, 0, 1, 2, 3), DaySummary("2026-01-02", 1, 1, 0, 1, None, None, None)]
+    days = [Row(day="2026-01-01", faults=0, **late(1, 2, 3)), Row(day="2026-01-02", faults=1, **late(None, None, None))]
     picture = trend_svg(days)
     assert "2026-01-01" in picture
     assert "2026-01-02" in picture
 
 
 def test_times_without_a_calendar_date_are_not_drawn() -> None:
-    odd = [Moment(at_ms, 1, 2, 3, 4) for at_ms in (-1_000, 5_000, 2**62)]
+    odd = [Row(at_ms=at_ms, deliveries=1, **late(2, 3, 4)) for at_ms in (-1_000, 5_000, 2**62)]
     assert "<svg" in timeline_svg(odd, 1_000)
     assert timeline_svg([odd[0]], 1_000) == ""
 
@@ -244,4 +248,4 @@ def test_a_span_of_any_length_has_its_ticks() -> None:
     """Matplotlib warns, which is an error here, where it finds none."""
     for minutes in (0.05, 2.6, 2.9, 155, 175, 65 * 60, 71 * 60, 92 * 1440, 1000 * 1440):
         ends = (0, round(minutes * 60_000))
-        assert "<svg" in timeline_svg([Moment(at_ms, 1, 1, 1, 1) for at_ms in ends], 1_000)
+        assert "<svg" in timeline_svg([Row(at_ms=at_ms, deliveries=1, **late(1, 1, 1)) for at_ms in ends], 1_000)
