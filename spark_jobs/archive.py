@@ -83,11 +83,7 @@ def require_same_topic(cluster: Cluster, out: Location, timer_topic: str) -> Non
 
 def _archive(spark: SparkSession, arguments: ArchiveArguments) -> int:
     records = follow_records(
-        spark,
-        arguments.access,
-        arguments.timer_topic,
-        startingOffsets="earliest",
-        maxOffsetsPerTrigger=_MOST_PER_BATCH,
+        spark, arguments.access, arguments.timer_topic, startingOffsets="earliest", maxOffsetsPerTrigger=_MOST_PER_BATCH
     )
     trigger: dict[str, Any] = {"processingTime": _EVERY}
     if not arguments.follow:

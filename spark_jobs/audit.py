@@ -56,10 +56,7 @@ def run_audit(arguments: AuditArguments) -> AuditVerdict:
     """
     cluster = Cluster(arguments.access)
     cluster.require_topic(arguments.timer_topic)
-    with (
-        job_session("audit", arguments.out, arguments) as spark,
-        _locked(arguments) as demand_held,
-    ):
+    with job_session("audit", arguments.out, arguments) as spark, _locked(arguments) as demand_held:
         return _audit(spark, cluster, demand_held, arguments)
 
 

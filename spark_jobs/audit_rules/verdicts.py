@@ -87,11 +87,7 @@ _FAULT_RULES = (
         "NOT requested AND NOT in_hole",
         "a record names a request, or an occurrence of it, that does not exist",
     ),
-    Rule(
-        _A.REJECTED_BUT_DELIVERED,
-        "deliveries > 0 AND rejections > 0",
-        "delivered, and on the rejected topic too",
-    ),
+    Rule(_A.REJECTED_BUT_DELIVERED, "deliveries > 0 AND rejections > 0", "delivered, and on the rejected topic too"),
     Rule(
         _A.MALFORMED_BUT_DELIVERED,
         "deliveries > 0 AND (malformed OR bad_rule OR kind IN ('cancel', 'move', 'pause', 'resume'))",
@@ -114,11 +110,7 @@ _FAULT_RULES = (
         f"array_contains(altered, '{TRACE}')",
         "the delivery that names it in timer-origin has another trace id, which another request may have",
     ),
-    Rule(
-        _A.DUPLICATE,
-        "deliveries > 1 OR rejections > 1",
-        "delivered (or rejected) more than once",
-    ),
+    Rule(_A.DUPLICATE, "deliveries > 1 OR rejections > 1", "delivered (or rejected) more than once"),
     Rule(_A.EARLY, "delivered_ms < due_ms", "delivered before it was due"),
     Rule(
         _A.OFF_RULE,

@@ -135,12 +135,10 @@ class AuditArguments(JobArguments):
     delivery: Annotated[None, removed("take it out, of the bridge's config too: delivery is exactly once")] = None
     lateness_topic: Annotated[None, removed("read the table `minutes` in --out")] = None
     max_refused_percent: Annotated[
-        int,
-        number("exit code 1 if more of the requests are refused with codes that cannot be checked; default 10"),
+        int, number("exit code 1 if more of the requests are refused with codes that cannot be checked; default 10")
     ] = 10
     waivers: Annotated[
-        Path | None,
-        Option(type=Path, metavar="FILE", help="known faults: CSV or Parquet of origin, reason, until"),
+        Path | None, Option(type=Path, metavar="FILE", help="known faults: CSV or Parquet of origin, reason, until")
     ] = None
     table: Annotated[
         str | None,

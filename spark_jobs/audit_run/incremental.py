@@ -201,13 +201,7 @@ def _with_earlier(new: Observations, part: Part, earlier: _Earlier) -> Observati
     if Feature.IDS in part.state.has:
         rows, closed = reset(rows), None if closed is None else reset(closed)
     claims = taken.select(F.explode("claims").alias("claim")).select("claim.*").dropDuplicates(["place"])
-    return replace(
-        new,
-        carried=rows,
-        carried_claims=claims if Feature.CLAIMS in has else None,
-        closed=closed,
-        has=has,
-    )
+    return replace(new, carried=rows, carried_claims=claims if Feature.CLAIMS in has else None, closed=closed, has=has)
 
 
 def write_changed(spark: SparkSession, out: Location, rows: DataFrame, taken: DataFrame | None, plan: PartPlan) -> None:
@@ -229,12 +223,7 @@ def write_changed(spark: SparkSession, out: Location, rows: DataFrame, taken: Da
 
 
 def _write_state(
-    kept: DataFrame,
-    seen: Observations,
-    part: Part,
-    limits: AuditLimits,
-    earlier: _Earlier | None,
-    keep: Keep,
+    kept: DataFrame, seen: Observations, part: Part, limits: AuditLimits, earlier: _Earlier | None, keep: Keep
 ) -> OpenTimers:
     """Write what the next parts need of the open timers, and the evidence of closed ones."""
     stays = F.col("open") | F.col("ahead")
