@@ -256,8 +256,10 @@ class ConfluentHistory:
         asked: dict[object, dict[TopicPartition, OffsetSpec]] = {}
         for place, leader in self._leaders_of(places).items():
             asked.setdefault(leader, {})[TopicPartition(*place)] = spec
-        options = {"isolation_level": level, "request_timeout": self._call_s}
-        answers = [self._admin.list_offsets(each, **options) for each in asked.values()]
+        limit_s = self._call_s
+        answers = [
+            self._admin.list_offsets(each, isolation_level=level, request_timeout=limit_s) for each in asked.values()
+        ]
         return {TimerPartition(at.topic, at.partition): answer for each in answers for at, answer in each.items()}
 
     def _leaders_of(self, places: Collection[TimerPartition]) -> dict[TimerPartition, object]:

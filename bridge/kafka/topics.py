@@ -41,8 +41,8 @@ _NOT_SEEN = "created, but not visible yet, or not to us: give the bridge's user 
 class ConfluentTopics:
     """Every call waits for a broker, as long as `retrier` does, unless its docstring differs."""
 
-    _changing: Mapping[str, Any] = {"validate_only": False, "request_timeout": CALL_S}
-    """Options of requests that create topics or partitions."""
+    _validates_only = False
+    """True to have brokers check requests that create topics or partitions, and make nothing."""
 
     def __init__(self, connection: Connection, retrier: Retrier) -> None:
         self._connection = connection
@@ -100,7 +100,9 @@ class ConfluentTopics:
 
         self._make(
             f"making topic {name}",
-            lambda: self._admin.create_topics([topic], **self._changing)[name],
+            lambda: self._admin.create_topics([topic], validate_only=self._validates_only, request_timeout=CALL_S)[
+                name
+            ],
             KafkaError.TOPIC_ALREADY_EXISTS,
         )
         self._until(name, 1)
@@ -111,7 +113,9 @@ class ConfluentTopics:
 
         self._make(
             f"adding partitions to topic {name}",
-            lambda: self._admin.create_partitions([new], **self._changing)[name],
+            lambda: self._admin.create_partitions([new], validate_only=self._validates_only, request_timeout=CALL_S)[
+                name
+            ],
             KafkaError.INVALID_PARTITIONS,
         )
         self._until(name, partitions)
@@ -334,7 +338,7 @@ def findings(settings: Settings, targets: Collection[str], user: str) -> Iterato
 class UnchangedTopics(ConfluentTopics):
     """Has brokers validate changes instead of making them. A topic that would be created counts as created."""
 
-    _changing: Mapping[str, Any] = {"validate_only": True, "request_timeout": CALL_S}
+    _validates_only = True
 
     def __init__(self, connection: Connection, retrier: Retrier) -> None:
         super().__init__(connection, retrier)
@@ -347,7 +351,7 @@ class UnchangedTopics(ConfluentTopics):
         if not isinstance(answer, KafkaError):
             return _lacked(answer, needed - requirements.MADE)
         topic, resource = NewTopic(name, 1, -1), ConfigResource(ConfigResource.Type.TOPIC, name)
-        create = partial(self._admin.create_topics, [topic], **self._changing)
+        create = partial(self._admin.create_topics, [topic], validate_only=self._validates_only, request_timeout=CALL_S)
         show = partial(self._admin.describe_configs, [resource], request_timeout=CALL_S)
         made = self._answer(name, lambda: answered(create()[name]))
         shown = self._answer(name, lambda: answered(show()[resource]))

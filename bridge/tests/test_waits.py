@@ -15,7 +15,7 @@ WAITS = frozenset({"result", "join", "wait", "get", "communicate", "acquire", "u
 ADMIN_CALLS = re.compile("(create|delete|describe|list|alter|incremental_alter)_[a-z_]+")
 """Methods of AdminClient. Without request_timeout they take librdkafka's 60 s; list_topics has a timeout instead."""
 EXCEPTIONS = {
-    r"submitted.py: |commit_pipeline.py: flown\.submitted\.wait": "a transaction ends by its own time-outs",
+    r"sink.py: self\.outcome\.result|commit_pipeline.py: flown\.submitted\.wait": "it ends by its own time-outs",
     r"(start_(replace|sync)\(.*\)|replacing|syncing)\.wait|timer/disk.py: self\.future\.result": "fsync ends or fails",
     r"retry.py: self\._tasks\.get|cli/app.py: ended\.wait": "waits for work, or for a signal",
     r"(_commands?|producer|actions)\.py: (self\.)?(each|sent|sent\[0\]|replaced)\.result": "delivery.timeout.ms",
