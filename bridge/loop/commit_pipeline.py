@@ -5,9 +5,9 @@
 
 A transaction costs its targets and waits for brokers, so several overlap nearly freely. As a partition waits for the
 outcome of its own, its progress is committed in request order. A slow transaction delays all partitions in it, so
-costly partitions are not put together with others: those with many records, those of a timer topic with more than a few
-records beside other timer topics, and those with targets that are new or have failed lately. A retry drops records that
-the broker will never accept (they go to the rejected topic) and partitions that this instance no longer owns.
+costly partitions are not put together with others: those with many records, or with targets that are new or have failed
+lately. Nor are a timer topic of more than a few records and those of few. A retry drops records that the broker will
+never accept (they go to the rejected topic) and partitions that this instance no longer owns.
 """
 
 import logging
@@ -25,6 +25,7 @@ from bridge.partition.ids import is_by_crc32, other_place
 from bridge.partition.limits import CircuitBreakers
 from bridge.partition.partition import Partition
 from bridge.ports import MAX_IN_FLIGHT, Aborted, Clock, Committed, Membership, Sink, SubmittedTransaction, Transaction
+from timer.errors import CorruptStoreError
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ MAX_RETRIES_IN_FLIGHT = MAX_IN_FLIGHT // 2
 """They may wait for long; the other producers are for all other partitions."""
 _COSTLY_RECORDS = 500
 _BUSY_RECORDS = 32
-"""Records of a timer topic that leaves apart from other timer topics."""
+"""A timer topic with more leaves apart from timer topics with fewer."""
 _REFUSALS_LOGGED_MS = 1000
 
 
@@ -82,16 +83,17 @@ class CommitPipeline:
         return min((each.since_ms for each in self._in_flight), default=math.inf)
 
     def submit(self, parts: Sequence[Part]) -> None:
-        """Start one transaction, or two."""
+        """Start up to three transactions: of few records, of busy timer topics, of costly partitions."""
+        costly, others = list[Part](), list[Part]()
         records = Counter[str]()
         for owned, frozen in parts:
+            (costly if self._is_costly(frozen) else others).append((owned, frozen))
+        for owned, frozen in others:
             records[owned.partition.topic] += len(frozen.records)
-        busy = {topic for topic, count in records.items() if count > _BUSY_RECORDS and len(records) > 1}
-        costly, others = list[Part](), list[Part]()
-        for owned, frozen in parts:
-            is_costly = self._is_costly(frozen) or owned.partition.topic in busy
-            (costly if is_costly else others).append((owned, frozen))
-        for each in (others, costly):
+        topics = {topic for topic, count in records.items() if count > _BUSY_RECORDS} if len(+records) > 1 else ()
+        busy = [part for part in others if part[0].partition.topic in topics]
+        few = [part for part in others if part[0].partition.topic not in topics]
+        for each in (few, busy, costly):
             if each and self.has_room:
                 self._send(each, 0)
             elif each:
@@ -116,11 +118,13 @@ class CommitPipeline:
                 self._reap(each)
         self.waited_ms += self._clock.now_ms() - began_ms
 
-    def retry(self, owned: Container[Partition]) -> None:
+    def retry(self, owned: Container[Partition]) -> dict[Partition, CorruptStoreError]:
         """Send what waits, oldest first, as far as there is room. Apply pending rebalances first.
 
-        owned: the open partitions. Parts of others are left out: they may be another member's by now.
+        owned: the open partitions. Parts of others are left out: they may be another member's by now. Returns the
+        partitions whose store is damaged; their parts are left out, and will be made again from Kafka.
         """
+        damaged: dict[Partition, CorruptStoreError] = {}
         waiting, self._waiting = self._waiting, []
         for waited, tries in waiting:
             retries = sum(each.tries > 0 for each in self._in_flight)
@@ -129,10 +133,15 @@ class CommitPipeline:
                 continue
             parts = [part for part in waited if part[0] in owned]
             for partition, frozen in parts:
-                partition.recheck(frozen, self._clock.now_ms())
+                try:
+                    partition.recheck(frozen, self._clock.now_ms())
+                except CorruptStoreError as wrong:
+                    damaged[partition] = wrong
+            parts = [part for part in parts if part[0] not in damaged]
             if parts:
                 self._send(parts, tries)
                 self._metrics.transaction_retries.inc(tries > 0)
+        return damaged
 
     def _reap(self, flown: _InFlight) -> None:
         """Wait for the outcome of a transaction. If it cannot be known, forget all in flight: this bridge ends."""

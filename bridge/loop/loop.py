@@ -292,7 +292,8 @@ class Bridge:
         """Draft the timers that leave now, and submit transactions. True if more may be due than the pace allows."""
         self._pipeline.reap()  # intake may have taken long
         if not self._stopping:
-            self._pipeline.retry(self.partitions.values())
+            for partition, wrong in self._pipeline.retry(self.partitions.values()).items():
+                self._partitions.reopen(self._partitions.open[partition.partition], wrong)
         parts = list[Part]()
 
         def draft(opened: AssignedPartition) -> None:

@@ -18,10 +18,11 @@ from bridge.loop.loop import LEAST_TIMERS, TURN_MS, ReleasePace
 from bridge.loop.tests.test_histories import kafka_with, send
 from bridge.partition.options import TurnOptions
 from bridge.partition.recover import read_checkpoint
-from bridge.ports import Since
+from bridge.ports import Outgoing, Since
 from bridge.testing.fake_history import FakeHistory
 from bridge.testing.fake_instance import FakeInstance
 from bridge.testing.fake_kafka import FakeGroup
+from bridge.testing.fake_sink import FakeSink
 from bridge.testing.timeline import FakeClock, Timeline
 from bridge.testing.timer_world import TIMERS, TimerWorld, usual_options
 from kafka_timer.origin import TimerPartition
@@ -106,15 +107,27 @@ def test_requests_of_a_quiet_topic_are_taken_in_soon_beside_a_flood_of_three_oth
 
 
 @pytest.mark.parametrize("count", [20, 60])
-def test_a_busy_timer_topic_does_not_share_its_transaction_with_others(count: int) -> None:
+def test_a_busy_timer_topic_shares_its_transaction_neither_with_few_timers_nor_with_costly_ones(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy, few, new = LOUD
+
+    def needs_look_up(_: FakeSink, outgoing: Sequence[Outgoing]) -> bool:
+        return any((dict(record.headers).get("timer-origin") or b"").startswith(new.encode()) for record in outgoing)
+
+    monkeypatch.setattr(FakeSink, "needs_look_up", needs_look_up)
     world = BusyWorld()
-    for topic, target, timers in ((LOUD[0], "loud", count), (QUIET, "quiet", 1)):
+    for topic, timers in ((busy, count), (few, 1), (new, 1), (QUIET, 1)):
         for _ in range(timers):
-            world.send(topic, target, world.now_ms)
+            world.send(topic, "quiet", world.now_ms + 1000)
     world.pass_time(ms=3000)
-    (quiet,), loud = world.read("quiet"), world.read("loud")
-    assert len(loud) == count
-    assert (quiet.transaction in [each.transaction for each in loud]) is (count == 20)
+    topics: dict[int, set[str]] = {}
+    for entry in world.read("quiet"):
+        origin = (dict(entry.headers)["timer-origin"] or b"").decode()
+        topics.setdefault(id(entry.transaction), set()).add(origin.partition("/")[0])
+    assert {new} in topics.values()
+    assert ({busy, few, QUIET} in topics.values()) is (count == 20)
+    assert ({few, QUIET} in topics.values()) is (count == 60)
 
 
 PRODUCT = tuple(package.__path__[0] for package in (bridge.loop, bridge.partition, timer))

@@ -182,7 +182,7 @@ def damage_headers(disk: SimDisk) -> None:
 def test_a_store_whose_damage_is_found_while_publishing_is_rebuilt_and_ready(
     damage: Callable[[SimDisk], None], told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Damaged headers are found when a transaction with another partition's timers is made."""
+    """Damaged headers are found when the records of the partition are made."""
     kafka, partitions, instance = two_partitions()
     headers: Headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"500"), ("tenant", b"a")]
     for number in range(2):
@@ -193,3 +193,21 @@ def test_a_store_whose_damage_is_found_while_publishing_is_rebuilt_and_ready(
     assert sorted(entry.value or b"" for entry in kafka.read("orders")) == [b"0", b"1"]
     assert instance.status.ready() == WELL
     assert f"{partitions[0]}: the local store is damaged ({told}" in caplog.text
+
+
+@pytest.mark.parametrize("target", ["orders", "nowhere"])
+def test_a_store_whose_damage_is_found_at_a_retry_is_rebuilt(target: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The headers of a timer without own ones are read when its target does not take it."""
+    kafka, partitions, instance = two_partitions()
+    for number in range(2):
+        headers: Headers = [("timer-topic", target.encode()), ("timer-delay-ms", b"500")]
+        kafka.produce(TIMERS, b"%d" % number, partition=number, headers=headers)
+    instance.run(100)
+    damage_headers(instance.disks[partitions[0]])
+    kafka.topics["orders"].unavailable = True
+    instance.run(2000)
+    kafka.topics["orders"].unavailable = False
+    instance.run(120_000)
+    found = kafka.read("orders" if target == "orders" else "timer.rejected")
+    assert sorted(entry.value or b"" for entry in found) == [b"0", b"1"]
+    assert f"{partitions[0]}: the local store is damaged (body log: invalid headers" in caplog.text
