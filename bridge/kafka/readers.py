@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
@@ -48,6 +48,8 @@ class PartitionReader:
     _first_kept: Callable[[], int]
     _retrier: Retrier
     _limit_s: float | None
+    _silent: int = field(default=0, init=False)
+    """Consecutive polls without messages, also of consumers before."""
 
     def batches(self) -> Iterator[list[Message]]:
         """Yield messages until all below `end` are decided. Raises PartitionUnreadableError."""
@@ -61,20 +63,23 @@ class PartitionReader:
 
     def _read(self, consumer: Any, until_s: float) -> Iterator[list[Message]]:
         """Yield messages to the end, or until a new consumer is needed."""
-        silent, is_kept = 0, True  # consecutive polls without messages
-        while self._position < self._end and is_kept and silent <= REPLACED_AFTER_S / _WAIT_S:
+        is_kept = True
+        while self._position < self._end and is_kept:
             where = f"at {self._position} of {self._end}"
             if time.monotonic() >= until_s:
                 why = f"{where} after {self._limit_s} s: much to read, an open transaction, or no broker"
                 raise PartitionUnreadableError(f"{self._place}: reading: {why}")
             messages, is_kept = self._next_batch(consumer)
             if messages:
-                silent = 0
+                self._silent = 0
                 yield messages
             elif self._position < self._end:
-                silent += 1
-                if silent > 1 / _WAIT_S:
+                self._silent += 1
+                if self._silent > 1 / _WAIT_S:
                     self._retrier.wait(f"{self._place}: reading", f"{where}: an open transaction, or no broker", 0)
+                if self._silent > REPLACED_AFTER_S / _WAIT_S:
+                    self._silent = 0
+                    return
 
     def _next_batch(self, consumer: Any) -> tuple[list[Message], bool]:
         """Return messages, and True if the position after them is still kept."""

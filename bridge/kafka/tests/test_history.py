@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
 from bridge.config.kafka_config import Connection
-from bridge.errors import BridgeError, PartitionUnreadableError
+from bridge.errors import BridgeError, BrokerUnavailableError, PartitionUnreadableError
 from bridge.kafka import client_config as clients
 from bridge.kafka.history import ConfluentHistory
 from bridge.kafka.retry import Retrier
@@ -46,10 +46,12 @@ def admin() -> FakeAdmin:
 def make(monkeypatch: pytest.MonkeyPatch, admin: FakeAdmin) -> Make:
     """Return a function that makes a history. Its reads take the consumers one by one, then the last for all."""
 
-    def make(*consumers: FakeConsumer, limit_s: float | None = None) -> ConfluentHistory:
+    def make(
+        *consumers: FakeConsumer, limit_s: float | None = None, retrier: Retrier | None = None
+    ) -> ConfluentHistory:
         left = iter([consumers[0], *consumers])  # the first is for questions too
         replace_clients(monkeypatch, lambda: next(left, consumers[-1]), admin)
-        return ConfluentHistory(Connection("127.0.0.1:1"), {TOPIC: "timer.journal"}, Retrier(), limit_s)
+        return ConfluentHistory(Connection("127.0.0.1:1"), {TOPIC: "timer.journal"}, retrier or Retrier(), limit_s)
 
     return make
 
@@ -76,6 +78,15 @@ def test_a_read_goes_on_after_offsets_that_retention_deletes_meanwhile(make: Mak
     assert said.begun == [0, 4]
     assert offsets(history.requests(PLACE, 0, 4)) == []
     assert said.begun == [0, 4], "deleted offsets are not waited for"
+
+
+def test_a_read_can_be_given_up_while_kafka_says_that_its_offset_is_gone(make: Make) -> None:
+    retrier, said = Retrier(), FakeConsumer(*[[Fetched(0, GONE)]] * 100)
+    history = make(said, retrier=retrier)
+    retrier.give_up_in(0)
+    with pytest.raises(BrokerUnavailableError, match="reading"):
+        offsets(history.requests(PLACE, 0, 2))
+    assert 1 < len(said.begun) < 100
 
 
 @pytest.mark.parametrize(

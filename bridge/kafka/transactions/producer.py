@@ -218,7 +218,7 @@ class TransactionalProducer:
         return None
 
     def _await_all(self, batch: TransactionContents) -> None:
-        if self.state is not ProducerState.OPEN:
+        if self.state is not ProducerState.OPEN or self._records is not batch.records:
             self._names_failures = True
             self._begin(batch.records)
             others = [record for record in batch.records if record.topic not in batch.max_batch_bytes]

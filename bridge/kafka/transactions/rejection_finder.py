@@ -157,8 +157,11 @@ class TopicProbe:
     def settings(self, topics: Collection[str]) -> dict[str, TopicSettings]:
         """Return the settings of the topics whose configuration our user may see."""
         found: dict[str, TopicSettings] = {}
+        if not topics:
+            return found
         resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
-        asked = self._client().describe_configs(resources, request_timeout=CALL_S) if topics else {}
+        client = self._client()  # kept until all have answered: another thread may replace it
+        asked = client.describe_configs(resources, request_timeout=CALL_S)
         for resource, answer in asked.items():
             with suppress(KafkaException):
                 found[resource.name] = TopicSettings.of(answered(answer))
@@ -239,10 +242,10 @@ class RejectionFinder:
                 refused |= _larger(outgoing, self._record_limits)
         return refused
 
-    def crowded(self, outgoing: Sequence[Outgoing]) -> frozenset[str]:
+    def crowded(self, outgoing: Sequence[Outgoing], max_batch_bytes: Mapping[str, int]) -> frozenset[str]:
         """Return the topics whose records would take more than MOST_CHUNKS small batches: fewer have to be sent."""
         counts: defaultdict[str, int] = defaultdict(int)
-        for chunk in limited(outgoing, self.max_batch_bytes.copy()):
+        for chunk in limited(outgoing, max_batch_bytes):
             counts[chunk[0].topic] += 1
         return frozenset(topic for topic, count in counts.items() if count > MOST_CHUNKS)
 

@@ -65,13 +65,15 @@ class ProducerSlot:
     def __post_init__(self) -> None:
         self._generation = self._self_fences = 0
         """Of the transactional id; fences in a row that this process may have caused itself."""
-        self._timeout_ms, self._max_timeout_ms = clients.TRANSACTION_TIMEOUT_MS, clients.LONGEST_TRANSACTION_MS
+        self._timeout_ms = self._allowed_ms = clients.TRANSACTION_TIMEOUT_MS
+        self._max_timeout_ms = clients.LONGEST_TRANSACTION_MS
         self.producer = self._start(replaces_broken=False)
         self.worker = WorkerThread(f"publishes {self._number}")
 
     def use_longer_timeout(self) -> None:
         """Double the transaction timeout up to a limit, after a transaction that was too slow for it."""
         if self._timeout_ms < self._max_timeout_ms:
+            self._allowed_ms = self._timeout_ms
             self._timeout_ms = min(2 * self._timeout_ms, self._max_timeout_ms)
             self.producer.retire()
             text = "a transaction could not be written in time, perhaps because of a quota: the timeout is now %d s"
@@ -86,12 +88,18 @@ class ProducerSlot:
         try:
             self.producer = self._start(replaces_broken=True)
         except TimeoutRefusedError as refused:
-            if self._timeout_ms == clients.TRANSACTION_TIMEOUT_MS:
+            if self._timeout_ms == self._allowed_ms:
                 raise
-            self._max_timeout_ms = self._timeout_ms = max(self._timeout_ms // 2, clients.TRANSACTION_TIMEOUT_MS)
+            self._max_timeout_ms = self._timeout_ms = self._allowed_ms
             text = "%s: brokers do not allow that: the transaction timeout stays at %d s"
             log.warning(text, refused, self._timeout_ms // 1000)
             self.producer = self._start(replaces_broken=True)
+
+    def replace_early(self) -> None:
+        try:
+            self.replace_if_broken()
+        except Exception as error:  # noqa: BLE001  (the next transaction of this slot tries again, and raises it)
+            log.warning("a producer could not be replaced: %s", error)
 
     def close(self) -> None:
         self.worker.close(_CLOSE_S)
@@ -171,7 +179,7 @@ class ConfluentSink:
             [*transaction.outgoing, *self._journal_records(transaction)],
             transaction.progress,
             transaction.group_metadata,
-            self._rejection_finder.max_batch_bytes.copy(),  # other transactions change it
+            {},
         )
         submitted = InFlightTransaction(transaction.outgoing, transaction.tries, batch, slot)
         # Send on this thread: a worker would wait for the interpreter lock again and again.
@@ -205,9 +213,8 @@ class ConfluentSink:
             slot.replace_if_broken()
             aborted = None if is_sent else self._aborted_before_send(submitted)
             outcome = aborted or self._outcome(submitted)
-            # Without delay: an open transaction of a broken producer hides all later records from readers. If that
-            # fails, the next transaction of this slot tries again, and raises the error.
-            slot.worker.submit(slot.replace_if_broken)
+            # Without delay: an open transaction of a broken producer hides all later records from readers.
+            slot.worker.submit(slot.replace_early)
             return outcome
         finally:
             self._free.append(slot)
@@ -237,7 +244,8 @@ class ConfluentSink:
         if refused := self._rejection_finder.known(submitted.outgoing):
             return Aborted(refused)
         may_be_targets = submitted.tries < _OWN_TOPIC_TRIES
-        if may_be_targets and (crowded := self._rejection_finder.crowded(submitted.outgoing)):
+        limits = submitted.batch.max_batch_bytes = self._rejection_finder.max_batch_bytes.copy()  # others change it
+        if may_be_targets and (crowded := self._rejection_finder.crowded(submitted.outgoing, limits)):
             self._wait(f"too many batches for {_named(crowded)}", submitted.tries, quietly=True)
             return Aborted({}, unavailable=crowded)
         suspects = self._suspects_in(submitted.outgoing)

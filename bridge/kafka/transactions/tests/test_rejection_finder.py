@@ -169,8 +169,8 @@ class TestSizes:
     def test_a_topic_of_many_small_batches_is_crowded(self, cluster: Cluster) -> None:
         cluster.culprits.max_batch_bytes["small"] = 1
         records = [out("small") for _ in range(MOST_CHUNKS)] + [out("good")] * 1000
-        assert cluster.culprits.crowded(records) == frozenset()
-        assert cluster.culprits.crowded([*records, out("small")]) == {"small"}
+        assert cluster.culprits.crowded(records, cluster.culprits.max_batch_bytes) == frozenset()
+        assert cluster.culprits.crowded([*records, out("small")], cluster.culprits.max_batch_bytes) == {"small"}
 
     def test_sizes_are_compared_as_kafka_counts_headers(self, cluster: Cluster) -> None:
         """Kafka counts 2 bytes more for each small header, so sizes must be compared as Kafka counts them."""
