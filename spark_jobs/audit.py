@@ -121,6 +121,7 @@ def _once(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, as_o
     plan = read_plan.plan_once(cluster, arguments, read_plan.archived_ranges(old, arguments))
     fit_plans(spark, read_plan.records_in([*plan.asked, *plan.read]))
     found = observe(spark, cluster, arguments, as_of_ms, plan.read, {}, OpenTimers(out), keep, old)
+    fit_plans(spark, read_plan.records_in([*plan.asked, *found.spans]))
     seen = replace(found.seen, deleted_before=plan.deleted_before, excluded_before=plan.excluded_before)
     write_rows(out, SPANS, None, [])  # a backfill takes no table without the spans that belong to it
     unjudged = _write_requests(build_outcomes(seen).where(~judgement.is_receipt_only()), plan, arguments, limits)

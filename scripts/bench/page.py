@@ -121,7 +121,8 @@ def _figures(rounds: Sequence[Flat], *, is_quick: bool) -> Iterator[Sequence[str
             missed = " **missed**" if figure.is_missed(statistics.median(found)) else ""
             theirs = figure.values(other)
             row = [f"`{figure.key}`", text(found), figure.unit, *[figure.goal + missed] * is_whole]
-            row += [text(theirs), text([a / b for a, b in zip(found, theirs, strict=False)])][: len(others)]
+            row += [text(theirs)] * has_other
+            row += [text([a / b for a, b in zip(found, theirs, strict=False)])] * (len(others) > 1)
             yield row
 
 

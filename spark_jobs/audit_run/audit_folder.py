@@ -8,7 +8,9 @@ current_requests.sql                               a view for users: the last ro
 import json
 from typing import Literal, TypeAlias
 
-from schemas.audit_state import SPANS
+from schemas.audit_state import BATCHES, CLOSED, DAYS, GONE, OPEN, OPEN_VERDICTS, SPANS, UNFINISHED_MINUTES
+from schemas.tables import HOURS, LATENESS, MINUTES, REQUESTS, TOPICS
+from spark_jobs.audit_run.open_timers import STATE
 from spark_jobs.platform import files
 from spark_jobs.platform.files import Location
 from spark_jobs.platform.tables import parts_of
@@ -18,6 +20,10 @@ _VERSION = 5
 """Of the state. 5: spans have since_ms."""
 SCRATCH = "scratch"
 """Rows of the steps of a run, deleted at its end."""
+_TABLES = (
+    *(SPANS, DAYS, BATCHES, REQUESTS, LATENESS, TOPICS, HOURS, MINUTES),
+    *(OPEN, GONE, CLOSED, OPEN_VERDICTS, UNFINISHED_MINUTES),
+)
 _MARKER, _PLAN, _VIEW = "audit.json", "plan.json", "current_requests.sql"
 _CURRENT = """\
 CREATE OR REPLACE TEMPORARY VIEW current_requests AS
@@ -63,7 +69,7 @@ def open_folder(out: Location, kind: Kind) -> None:
 def begin_part(out: Location, part: str) -> None:
     """Record that the part is begun. Delete what an earlier run left of it, SPANS first."""
     files.write(out / _PLAN, json.dumps({"part": part}).encode())
-    files.delete(out / SPANS.name / part, *(out / place for place in files.found(out, f"*/{part}")))
+    files.delete(*(out / table.name / part for table in _TABLES), out / STATE / part)
 
 
 def begun_part(out: Location) -> str | None:

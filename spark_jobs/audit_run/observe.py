@@ -61,11 +61,13 @@ def observe(
     asked = parsed.select("asked")
     census = read_plan.census(asked if due is None else asked.unionByName(due.select("asked")), cluster, arguments)
     # Look up the ends of the other topics only now, so that they include all deliveries before as_of_ms.
-    spans = _outcome_spans(cluster, arguments, reached, state, census, due)
+    others = {*census.topics, arguments.rejected_topic, arguments.receipts_topic, *(topic for topic, _ in reached)}
+    others = (others - {arguments.timer_topic}) & cluster.partitions.keys()
+    ids = cluster.topic_ids({*others, arguments.timer_topic})  # before the spans: a topic may be created again
+    spans = _outcome_spans(cluster, arguments, reached, state, others, due)
     read = [*requested, *spans]
     fit_plans(spark, read_plan.records_in(read) + state.open // 10)
     seen, hanging = read_plan.read_outcomes(spark, arguments, cluster, spans, parsed, census, as_of_ms)
-    ids = cluster.topic_ids({span.topic for span in read})
     seen, since_ms = read_plan.with_completeness(spark, cluster, arguments, seen, spans, reached, as_of_ms)
     begins = arguments.from_ms is None and arguments.offsets is None
     after = positions.advanced(reached, read, ids, since_ms, from_log_start=begins)
@@ -127,16 +129,14 @@ def _outcome_spans(
     arguments: AuditArguments,
     reached: Positions,
     state: OpenTimers,
-    census: read_plan.Census,
+    others: set[str],
     due: DataFrame | None,
 ) -> list[Span]:
-    """Return the spans of the target topics, the rejected and the receipts topic, up to their ends now.
+    """Return the spans of the target topics, the rejected and the receipts topic (`others`), up to their ends now.
 
     A topic that is new to the audit is read from shortly before the part. If a timer of an earlier part names it, it
     did not exist then: it is read from its start.
     """
-    others = {*census.topics, arguments.rejected_topic, arguments.receipts_topic, *(topic for topic, _ in reached)}
-    others = (others - {arguments.timer_topic}) & cluster.partitions.keys()
     since_ms = arguments.from_ms if due is None else state.as_of_ms
     late: set[str] = set()
     fresh = others - {topic for topic, _ in reached}

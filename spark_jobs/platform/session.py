@@ -79,6 +79,7 @@ _FOR_FEW_RECORDS = {
 """To compile queries, and to plan them again while they run, would take longer than the work."""
 _SIZED_BY = {_INITIAL_PARTITIONS, *_FOR_FEW_RECORDS}
 _IS_SIZED = "spark.timerbridge.fitPartitions"
+_LOG = "spark.timerbridge.log"
 _LEAST_PARTITIONS, _RECORDS_PER_PARTITION = 8, 100_000
 _JAVA_OPTIONS = (
     "-XX:+UseParallelGC",
@@ -112,16 +113,19 @@ def job_session(job: str, out: Location, arguments: JobArguments) -> Iterator[Sp
 
     The JVM's log is in `out` if that is a path and we start the JVM, else on stderr.
     """
-    log = None
+    log: Path | None = None
     if isinstance(out, Path) and not _is_submitted() and SparkSession.getActiveSession() is None:
         files.make_local_folder(out)
         log = out / "spark.log"
     with session(f"timer-bridge {job}", master=arguments.master, log=log, jars=arguments.jars) as spark:
+        if log is not None:
+            spark.conf.set(_LOG, str(log))
+        told = spark.conf.get(_LOG, "")  # also of a session that a caller has opened
         try:
             files.make_folder(out)
             yield spark
         except (PySparkException, Py4JError) as wrong:
-            where = f" (log: {log})" if log else ""
+            where = f" (log: {told})" if told else ""
             raise JobFailedError(f"Spark could not finish the {job}: {reason_of(wrong)}{where}") from wrong
 
 
