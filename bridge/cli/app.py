@@ -118,10 +118,11 @@ def dev(
     from bridge.kafka import ConfluentTopics, Retrier
 
     with EmbeddedKafka(folder, port=port) as kafka:
-        topics = ConfluentTopics(Connection(kafka.bootstrap_servers), Retrier())
         for name in topic or ():
+            topics = ConfluentTopics(Connection(kafka.bootstrap_servers), Retrier())
             if topics.partitions(name) is None:
                 topics.create(name, 1, 1, {})
+            del topics  # its client would log the end of the broker
         ended = threading.Event()
         # SIGINT too: a shell starts a background command with SIGINT ignored
         for number in (signal.SIGINT, signal.SIGTERM):

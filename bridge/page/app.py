@@ -1,6 +1,7 @@
 """Create the page and its API from the settings of a bridge. Other packages load this module by `extras.page()`."""
 
 import asyncio
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
@@ -41,7 +42,9 @@ def serving_bridge(
 ) -> Iterator[None]:
     """Serve probes, metrics and pending timers, and the page if it is switched on. worker: see bridge.process."""
     # Tokens protect a question about an id also without a page.
-    access, loop_queries = access_of(settings), LoopQueries(status, queries)
+    needs_access = settings.page or settings.has_tokens  # else `page_secret` is not read
+    access = access_of(settings) if needs_access else Authenticator((), time.time)
+    loop_queries = LoopQueries(status, queries)
     with ExitStack() as ends:
         routes: list[BaseRoute] = []
         if settings.page:

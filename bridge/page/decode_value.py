@@ -23,8 +23,8 @@ _MEMORY_BYTES = 1 << 30
 _CPU_S = 4
 _TIMEOUT_S = 4
 _MAX_SCHEMA_BYTES = 4 << 20
-_MAIN = "value.proto"
-"""Our name for a schema of Protobuf among the files that it imports."""
+_MAIN = "\n"
+"""Our name for a schema of Protobuf, which no file that it imports can have."""
 _MAX_TEXT = 256 << 10
 _HEAD_BYTES = 5
 

@@ -153,7 +153,7 @@ def peer_key(tokens: Iterable[Token]) -> bytes:
     return hashlib.scrypt(source, salt=b"timer-bridge peers", n=1 << 15, r=8, p=1, maxmem=64 << 20, dklen=32)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)  # no log line may show the key
 class Authenticator:
     """Authenticate callers by token, session or peer token.
 

@@ -195,10 +195,11 @@ def _read(file: File, checkpoint_crc: int) -> Snapshot | None:
 
 def _first_line(file: File, end: int) -> bytes:
     """Return the line of JSON. Its length is not limited: it names every target topic with pending timers."""
-    found = b""
-    while len(found) < end and b"\n" not in found:
-        found += file.read(len(found), min(_HEAD_BYTES, end - len(found)))
-    return found.partition(b"\n")[0]
+    found, at = [b""], 0
+    while at < end and b"\n" not in found[-1]:
+        found.append(file.read(at, min(_HEAD_BYTES, end - at)))
+        at += len(found[-1])
+    return b"".join(found).partition(b"\n")[0]
 
 
 def _dtype(name: str) -> "np.dtype[Any]":
