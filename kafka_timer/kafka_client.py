@@ -12,7 +12,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, TypeAlias, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from kafka_timer.errors import BridgeError, BrokerUnavailableError, SettingsError
@@ -65,6 +65,16 @@ def answered(answer: "Future[T]", limit_s: float = 2 * CALL_S) -> T:
         return answer.result(limit_s)
     except NoAnswerError:  # not TimeoutError before Python 3.11
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no answer in {limit_s:g} s")) from None  # noqa: SLF001
+
+
+def reported(listed: Any) -> Any:
+    """Return an answer of list_offsets; its offset is -1 for a time without one. Raises KafkaException.
+
+    During leader changes, and if a leader cannot be reached, librdkafka may answer without an offset.
+    """
+    if listed.offset == OFFSET_INVALID:
+        raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, "no leader has reported an offset"))
+    return listed
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from bridge.kafka.errors import answered, error_of, explained, is_passing
 from bridge.kafka.readers import LIMITED_CALL_S, PartitionReader, read_together
 from bridge.kafka.retry import CALL_S, Retrier, serve, serve_idle
 from bridge.ports import Record, Since
+from kafka_timer.kafka_client import reported
 from kafka_timer.origin import TimerPartition
 from schemas.journal import writer_key
 from schemas.progress import Progress
@@ -234,7 +235,7 @@ class ConfluentHistory:
             asked = [self._list_offsets(places, question) for question in questions]
             try:
                 return [
-                    {place: _reported(answered(answer, 2 * self._call_s).offset) for place, answer in answers.items()}
+                    {place: reported(answered(answer, 2 * self._call_s)).offset for place, answer in answers.items()}
                     for answers in asked
                 ]
             except KafkaException:
@@ -339,10 +340,3 @@ def _offsets(results: Mapping[TimerPartition, Any]) -> dict[TimerPartition, int]
 
 def _at(timestamp_ms: int) -> _Question:
     return OffsetSpec.for_timestamp(timestamp_ms), IsolationLevel.READ_UNCOMMITTED
-
-
-def _reported(offset: int) -> int:
-    """Return an offset, or -1 for a time without one. During leader changes, librdkafka may return neither."""
-    if offset == OFFSET_INVALID:
-        raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, "no leader has reported an offset"))
-    return offset

@@ -25,6 +25,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ign
 from bridge.errors import BridgeError
 from bridge.kafka.client_config import REPLACED_AFTER_S
 from kafka_timer import headers as names
+from kafka_timer.kafka_client import reported
 
 BROKER_CLOCK = {"message.timestamp.type": "LogAppendTime"}
 _TIMEOUT_S = 60.0
@@ -98,7 +99,7 @@ class Admin:
             asked = {place: OffsetSpec.latest() for place in self._partitions(topic)}  # type: ignore[no-untyped-call]
             stable = IsolationLevel.READ_COMMITTED
             found = self._client.list_offsets(asked, isolation_level=stable, request_timeout=_TIMEOUT_S)
-            return {place.partition: answer.result(_TIMEOUT_S).offset for place, answer in found.items()}
+            return {place.partition: reported(answer.result(_TIMEOUT_S)).offset for place, answer in found.items()}
 
         return _repeated(f"the ends of {topic} could not be read", look)
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType  # type: ignore[attr-defined]
 
-from kafka_timer.kafka_client import answered
+from kafka_timer.kafka_client import answered, reported
 from schemas import resent
 from schemas.progress import ForeignProgressError, Progress
 from spark_jobs.errors import JobFailedError
@@ -197,7 +197,9 @@ class Cluster:
             try:
                 asked = {TopicPartition(*place): spec for place in places}
                 answers = self._admin.list_offsets(asked, isolation_level=level, request_timeout=left_s)
-                return {(at.topic, at.partition): self._answer(answer, left_s) for at, answer in answers.items()}
+                return {
+                    (at.topic, at.partition): reported(self._answer(answer, left_s)) for at, answer in answers.items()
+                }
             except KafkaException as wrong:
                 if wrong.args[0].code() in _PERMANENT_ERRORS:
                     raise JobFailedError(f"the broker did not list offsets: {wrong.args[0].str()}") from wrong

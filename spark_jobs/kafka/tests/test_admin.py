@@ -1,16 +1,19 @@
-"""What a job reads of a partition, whatever stands between the records."""
+"""What a job reads of a partition, whatever stands between the records, and which offsets it takes."""
 
 from collections.abc import Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from spark_jobs.errors import JobFailedError
-from spark_jobs.kafka import resend
+from spark_jobs.kafka import admin, resend
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
 
 END_OF_PARTITION, NOT_IN_TOPIC, NOT_IN_GROUP = -191, 29, 30
+NO_OFFSET = -1001
 
 
 class Error:
@@ -90,3 +93,24 @@ def test_all_is_read_without_access_to_the_group_or_records_at_the_end(
 def test_another_error_ends_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(JobFailedError, match="journal/0"):
         [*kept(monkeypatch, Span("journal", 0, 3, 5), [Message(None, NOT_IN_TOPIC)])]
+
+
+def test_an_answer_without_an_offset_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka answers so about a leader that it cannot reach. As an offset it would be an empty log."""
+    offsets = iter([NO_OFFSET, 9, 7])
+
+    class Client:
+        def __init__(self, settings: dict[str, Any]) -> None:
+            pass
+
+        def list_topics(self, timeout: float) -> Any:
+            return SimpleNamespace(topics={"timers": SimpleNamespace(partitions={0: None})})
+
+        def list_offsets(self, asked: dict[Any, Any], **options: Any) -> dict[Any, Any]:
+            answer: Future[Any] = Future()
+            answer.set_result(SimpleNamespace(offset=next(offsets)))
+            return dict.fromkeys(asked, answer)
+
+    monkeypatch.setattr(admin, "AdminClient", Client)
+    monkeypatch.setattr(admin, "_RETRY_INTERVAL_S", 0.0)
+    assert admin.Cluster(KafkaAccess("localhost:9092")).spans(["timers"]) == [Span("timers", 0, 7, 9)]
