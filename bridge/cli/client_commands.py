@@ -286,7 +286,8 @@ def replace(context: Context, id_: Id, all_partitions: Everywhere = False) -> No
     asked, raw = message.asked(), message.raw()
     with message.client(*message.chosen()) as client:
         if all_partitions:
-            sent = client.replace_everywhere(id_, message.topic, raw, **asked)[: None if message.wait else 1]
+            replacement, *cancels = client.replace_everywhere(id_, message.topic, raw, **asked)
+            sent = [replacement, *cancels] if message.wait else [replacement]  # any of them may find the timer
         else:
             sent = [client.replace(id_, message.topic, raw, **asked)]
         message.report(client, "replaced", f"replacement of {id_}", sent)

@@ -98,26 +98,24 @@ class ConfluentTopics:
         """Create a topic, unless another instance was faster. Returns when the cluster knows it."""
         topic = NewTopic(name, partitions, replication_factor, config=config)
 
-        self._make(
-            f"making topic {name}",
-            lambda: self._admin.create_topics([topic], validate_only=self._validates_only, request_timeout=CALL_S)[
-                name
-            ],
-            KafkaError.TOPIC_ALREADY_EXISTS,
-        )
+        def ask() -> Future[None]:
+            made = self._admin.create_topics([topic], validate_only=self._validates_only, request_timeout=CALL_S)
+            answer: Future[None] = made[name]
+            return answer
+
+        self._make(f"making topic {name}", ask, KafkaError.TOPIC_ALREADY_EXISTS)
         self._until(name, 1)
 
     def grow(self, name: str, partitions: int) -> None:
         """Add partitions, up to `partitions` in all."""
         new = NewPartitions(name, partitions)
 
-        self._make(
-            f"adding partitions to topic {name}",
-            lambda: self._admin.create_partitions([new], validate_only=self._validates_only, request_timeout=CALL_S)[
-                name
-            ],
-            KafkaError.INVALID_PARTITIONS,
-        )
+        def ask() -> Future[None]:
+            made = self._admin.create_partitions([new], validate_only=self._validates_only, request_timeout=CALL_S)
+            answer: Future[None] = made[name]
+            return answer
+
+        self._make(f"adding partitions to topic {name}", ask, KafkaError.INVALID_PARTITIONS)
         self._until(name, partitions)
 
     def _make(self, what: str, ask: Callable[[], Future[None]], done_already: int) -> None:

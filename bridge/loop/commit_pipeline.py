@@ -208,5 +208,8 @@ class CommitPipeline:
                 )
         self._breakers.refuse(outcome.refusing, self._clock.now_ms())
         for target in self._breakers.trip(outcome.unavailable, self._clock.now_ms()):
-            text = "%s: it takes no records (no leader, too few in-sync replicas, or a quota); its timers wait, all"
-            log.warning(f"{text} others go on, and it is tried again; check its brokers", target)
+            log.warning(
+                "%s: it takes no records (no leader, too few in-sync replicas, or a quota); its timers wait, all others"
+                " go on, and it is tried again; check its brokers",
+                target,
+            )

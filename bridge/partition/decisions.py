@@ -204,8 +204,11 @@ class Intake:
     def copies_in_flight(self, name: Name) -> list[CopyInFlight]:
         """Return the copies that were not received or ended by this batch."""
         found = self._flights.with_id(name) if isinstance(name, bytes) else self._flights.with_origin(name)
-        gone = self._landed, self._ended
-        return [flight for flight in found if not any(flight.origin_offset in each for each in gone)]
+        return [
+            flight
+            for flight in found
+            if flight.origin_offset not in self._landed and flight.origin_offset not in self._ended
+        ]
 
     def has_landed(self, flight: CopyInFlight) -> bool:
         return flight.origin_offset in self._landed
