@@ -46,7 +46,7 @@ _TRANSACTION_WAIT_MS = 10
 """Soon enough to notice that a transaction was aborted."""
 
 
-TURN_MS = 120
+TURN_MS = 80
 """Time of a turn for timers that leave, without waits for transactions in flight. Intake has its own (admission.py)."""
 LEAST_TIMERS = 32
 
@@ -55,7 +55,7 @@ class ReleasePace:
     """How many timers of each partition may leave in a turn, so that a burst of some does not make others late.
 
         4 partitions have 4,000 timers due at once    the turn takes 900 ms, and timers of others are as late
-        with a pace                                   some hundreds of each leave in a turn of 120 ms
+        with a pace                                   some hundreds of each leave in a turn of 80 ms
 
     A turn drafts the timers of all partitions, sends them in one transaction, and settles those of an earlier one. What
     that takes depends on partitions, sizes, disk and brokers, so it is measured.
@@ -71,10 +71,9 @@ class ReleasePace:
 
         took_ms: for timers that left in this turn. is_full: True if a partition may have had more of them due.
         """
-        if took_ms > TURN_MS:
-            self.timers = max(LEAST_TIMERS, self.timers * TURN_MS // took_ms)
-        elif is_full:
-            self.timers = min(2 * self.timers, max(self._most, LEAST_TIMERS))
+        if is_full or took_ms > TURN_MS:
+            fitting = self.timers * TURN_MS // max(1, took_ms)
+            self.timers = max(LEAST_TIMERS, min(fitting, 2 * self.timers, self._most))
         else:  # the next burst may be one of all partitions
             self.timers = max(LEAST_TIMERS, self._most // max(1, partitions), self.timers // 2)
 

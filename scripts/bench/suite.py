@@ -20,7 +20,8 @@ from bridge.dev.embedded_kafka import EmbeddedKafka
 from scripts.bench import scenarios
 from scripts.bench.rocketmq import peer
 from scripts.bench.scenarios import Flat, flat
-from scripts.bench.topic_fixture import OTHER, BenchServers, TopicFixture, in_memory
+from scripts.bench.topic_fixture import OTHER, BenchServers, TopicFixture
+from scripts.common.quiet_kafka import in_memory
 
 LIMIT_PER_S = 10_000
 """Rate of the goal for lateness."""

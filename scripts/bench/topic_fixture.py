@@ -7,29 +7,26 @@ Servers keep their data in memory, so that no disk is measured. Several fixtures
 each has a timer topic, a group and targets of its own.
 """
 
-import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from bridge.dev.embedded_kafka import SHORT_PAUSES, EmbeddedKafka, free_port
+from bridge.dev.embedded_kafka import EmbeddedKafka, free_port
 from bridge.errors import BridgeError
 from scripts.common import command, processes
 from scripts.common.delivery_figures import DeliveryAccount
 from scripts.common.kafka_io import Admin, Delivery, OffsetRange, Receiver, TimerRequest, now_ms, send_all, timer
 from scripts.common.processes import TIMER_BRIDGE, BridgeProcess
+from scripts.common.quiet_kafka import quiet_kafka
 
 GIVE_UP_S = 120.0
 AN_HOUR_MS = 3_600_000
-MEMORY = Path("/dev/shm")  # nosec B108 - what is made in it is TemporaryDirectory's: of its owner alone
 OTHER = "other."
 """Prefix of the measurements of another checkout's bridge."""
-_HEAP_MB = 1024
 _QUIET_S = 1.0
 
 
@@ -66,25 +63,8 @@ class BenchServers:
     def say(self, step: str) -> None:
         command.say(f"{self.folder.name}  {step}")
 
-    @contextmanager
-    def kafka(self, name: str = "") -> Iterator[EmbeddedKafka]:
-        home = self.folder / f"{name}kafka"
-        broker = EmbeddedKafka(home, heap_mb=_HEAP_MB, java_options=(*SHORT_PAUSES, f"-Xms{_HEAP_MB}m"))
-        with in_memory(home / "data"), broker:
-            yield broker
-
-
-@contextmanager
-def in_memory(folder: Path) -> Iterator[None]:
-    """Keep `folder` in memory inside the `with`, or on the disk if there is no MEMORY; it is deleted afterwards."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as ends:
-        if MEMORY.is_dir():
-            folder.symlink_to(ends.enter_context(TemporaryDirectory(prefix="timer-bench-", dir=MEMORY)))
-            ends.callback(folder.unlink)
-        else:
-            ends.callback(shutil.rmtree, folder, ignore_errors=True)
-        yield
+    def kafka(self, name: str = "") -> AbstractContextManager[EmbeddedKafka]:
+        return quiet_kafka(self.folder / f"{name}kafka")
 
 
 class TopicFixture:

@@ -20,7 +20,6 @@ from uuid import uuid4
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BridgeError
 from kafka_timer import headers as names
 from scripts.chaos.load import Background
@@ -38,8 +37,9 @@ from scripts.common.kafka_io import (
     timer,
 )
 from scripts.common.processes import BridgeProcess
+from scripts.common.quiet_kafka import quiet_kafka
 
-TIMERS, EVIL, GOOD = "timer.requests", "timer.evil", "good"
+TIMERS, EVIL, GOOD, WARM = "timer.requests", "timer.evil", "good", "warm"
 CONFIG = f'[topics."{EVIL}"]\n'
 _AHEAD_MS = 2_000
 _EACH_S = 0.05
@@ -229,14 +229,30 @@ class Outcome(NamedTuple):
     seconds: float
 
 
+def _warm(servers: str, count: int = 60_000) -> None:
+    """Have the broker compile what it runs, as one that has run for a day has: `count` timers from end to end."""
+    sender = TimerSender(servers)
+    for number in range(count):
+        sender.send(TIMERS, timer(WARM, now_ms() + 1_000, b"%d" % number))
+        if number % 100 == 0:
+            sender.serve()
+            time.sleep(0.01)
+    sender.flush()
+    left, until_s = count, time.monotonic() + 120.0
+    with Receiver(servers, [WARM]) as receiver:
+        while left > 0 and time.monotonic() < until_s:
+            left -= len(receiver.poll(0.5))
+
+
 @contextmanager
 def stage_with_bridge(folder: Path, attack: str) -> Iterator[tuple[Stage, BridgeProcess]]:
-    with EmbeddedKafka(folder / "kafka") as broker:
+    with quiet_kafka(folder / "kafka") as broker:
         admin = Admin(broker.bootstrap_servers)
-        admin.create_topics([GOOD], partitions=1)
+        admin.create_topics([GOOD, WARM], partitions=1)
         (folder / "bridge.toml").write_text(CONFIG)
         words = ["--config", str(folder / "bridge.toml"), "--partitions", "1" if attack == "by-origin" else "4"]
         with BridgeProcess(folder, broker.bootstrap_servers, words) as bridge:
+            _warm(broker.bootstrap_servers)
             yield Stage(broker.bootstrap_servers, TimerSender(broker.bootstrap_servers), admin), bridge
 
 

@@ -186,8 +186,10 @@ def test_kafka_is_asked_once_for_all_checkpoints_that_start_in_a_turn(monkeypatc
 def test_the_pace_follows_what_a_turn_takes() -> None:
     pace = ReleasePace(4_000)
     for _ in range(10):
-        pace.adapt(TURN_MS, 4, is_full=True)
+        pace.adapt(TURN_MS // 4, 4, is_full=True)
     assert pace.timers == 4_000
+    pace.adapt(TURN_MS, 4, is_full=True)
+    assert pace.timers == 4_000, "a turn that takes its time is followed by one as large, not by one of twice its time"
     pace.adapt(8 * TURN_MS, 4, is_full=True)
     assert pace.timers == 500
     pace.adapt(10**9, 4, is_full=True)
