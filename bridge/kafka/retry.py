@@ -124,12 +124,13 @@ class Retrier:
         """Sleep, longer with each try. Raises BrokerUnavailableError when it is time to give up."""
         nap_s = min(_LONGEST_NAP_S, _FIRST_NAP_S * 2 ** min(tries, 10))
         end_s = time.monotonic() + nap_s
+        self.demand_time(what, why)
         if not quietly:
             self.status.waiting_for_broker(f"{what}: {why}")
             self._say(what, f"{what}: {why}; trying again")
         while (left_s := end_s - time.monotonic()) > 0:
-            self.demand_time(what, why)
             time.sleep(min(left_s, _SLICE_S))
+            self.demand_time(what, why)
 
     def demand_time(self, what: str, why: str) -> None:
         """Raise BrokerUnavailableError when it is time to give up."""
