@@ -30,7 +30,7 @@ from bridge.child_process import ChildProcess
 from bridge.config.data_directory import take_lock
 from bridge.dev.kafka_jars import DEFAULT_CACHE, JARS
 from bridge.errors import BridgeError
-from schemas.maven_jars import ensure
+from schemas.maven_jars import archive_options, ensure
 
 HOST = "127.0.0.1"
 READY_LINE = b"Kafka Server started"
@@ -140,7 +140,8 @@ class EmbeddedKafka:
         try:
             self._write_files()
             self._format(java, jars, timeout_s)
-            command = [java, *self._jvm_options(jars), "kafka.Kafka", str(self.folder / "server.properties")]
+            options = (*self._jvm_options(jars), *archive_options(jars, str(jars), java))
+            command = [java, *options, "kafka.Kafka", str(self.folder / "server.properties")]
             self._broker = broker = ChildProcess(command, self.folder, READY_LINE)
             atexit.register(self.kill)
             if not broker.ready_or_ended.wait(timeout_s):
@@ -214,7 +215,8 @@ class EmbeddedKafka:
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}"]
         tool += ["--config", str(self.folder / "server.properties")]
-        command = [java, "-XX:TieredStopAtLevel=1", *self._jvm_options(jars), *tool]
+        options = (*self._jvm_options(jars), *archive_options(jars, str(jars), java, writes=False))
+        command = [java, "-XX:TieredStopAtLevel=1", *options, *tool]
         try:
             done = _run(command, timeout_s)
         except subprocess.TimeoutExpired:

@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 import kafka_timer
 import schemas
 import spark_jobs
-from schemas.maven_jars import JarList, JarsError, ensure
+from schemas.maven_jars import JarList, JarsError, archive_options, ensure
 from spark_jobs.errors import JobFailedError, reason_of
 from spark_jobs.platform import files
 from spark_jobs.platform.files import Location
@@ -96,7 +96,6 @@ _LOCAL_SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": " ".join(_JAVA_OPTIONS),
     # The longest that Java has. In a split method, each part copies the whole row.
     "spark.sql.codegen.hugeMethodLimit": "65535",
     # For jobs that do not say how many records they have: a task sorts in its share of that memory.
@@ -174,7 +173,8 @@ def _start(app: str, master: str | None, log: Path | None, jars: Path | None) ->
     if master is not None:
         builder = builder.master(master)
         if master.startswith("local"):
-            settings |= _LOCAL_SETTINGS
+            options = " ".join([*_JAVA_OPTIONS, *_archive_options()])
+            settings |= _LOCAL_SETTINGS | {"spark.driver.extraJavaOptions": options}
             python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's default: python3 in PATH
             if which(python) is None:
                 raise JobFailedError(f"PYSPARK_PYTHON is {python}, and there is no such program: correct or unset it")
@@ -188,6 +188,13 @@ def _start(app: str, master: str | None, log: Path | None, jars: Path | None) ->
     spark.sparkContext.setLogLevel("ERROR" if log is None else "WARN")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     return spark
+
+
+def _archive_options() -> Sequence[str]:
+    """Return the options for an archive of Spark's classes. It may not hold a folder of settings in the class path."""
+    if any(name.endswith(("_CONF_DIR", "_CLASSPATH")) for name in os.environ) or not _cache().is_dir():
+        return ()
+    return archive_options(_cache(), os.environ.get("SPARK_HOME", pyspark.__file__), _java())
 
 
 def _remedy() -> str:
@@ -287,6 +294,13 @@ def connector_jars(given: Path | None = None) -> Sequence[Path]:
 
 def fetched() -> Path:
     """Return the folder with the listed jars, fetched if they are missing. Raises JarsError."""
+    return ensure(jar_list(), _cache(), java=_java())
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "timer-bridge" / "spark-jars"
+
+
+def _java() -> str:
     home = os.environ.get("JAVA_HOME")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "timer-bridge" / "spark-jars"
-    return ensure(jar_list(), cache, java=str(Path(home, "bin", "java")) if home else "java")
+    return str(Path(home, "bin", "java")) if home else "java"

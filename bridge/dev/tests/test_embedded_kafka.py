@@ -162,6 +162,20 @@ def test_jars_of_the_cache_are_checked_at_each_use(tmp_path: Path, content_after
         jars.ensure(asked, cache)
 
 
+def test_the_archive_of_classes_is_written_by_a_jvm_that_ends_and_then_used(tmp_path: Path) -> None:
+    java = str(fake_java(tmp_path / "java"))
+    (written,) = jars.archive_options(tmp_path, "a.jar", java)[2:]
+    archive = Path(written.removeprefix("-XX:ArchiveClassesAtExit="))
+    assert not jars.archive_options(tmp_path, "a.jar", java, writes=False)
+    archive.write_bytes(b"\0\0half")
+    assert jars.archive_options(tmp_path, "a.jar", java)[2:] == (written,), "a JVM writes the header last"
+    archive.write_bytes(b"\xa8whole")
+    assert jars.archive_options(tmp_path, "a.jar", java, writes=False)[2:] == (f"-XX:SharedArchiveFile={archive}",)
+    for other in (("b.jar", java), ("a.jar", str(fake_java(tmp_path / "other")))):
+        assert jars.archive_options(tmp_path, *other)[2:] != jars.archive_options(tmp_path, "a.jar", java)[2:]
+    assert not jars.archive_options(tmp_path, "a.jar", "no-such-java")
+
+
 def test_a_failed_fetch_shows_the_last_words_of_ivy(tmp_path: Path) -> None:
     java = fake_java(tmp_path, "echo UNRESOLVED DEPENDENCIES; exit 1")
     with pytest.raises(BridgeError, match="UNRESOLVED DEPENDENCIES"):
