@@ -37,7 +37,7 @@ from timer.wheel import shutdown_snapshot
 from timer.wheel.pending_units import LiveScan, ranges_at
 from timer.wheel.shutdown_snapshot import RESUME
 from timer.wheel.timer_log import FrameLog, UnitLog
-from timer.wheel.timer_wheel import SLOT, SLOT_SIZE, slot_checks
+from timer.wheel.timer_wheel import SLOT, SLOT_SIZE, slot_checks, used_extents
 
 if TYPE_CHECKING:
     from timer.rocksdb.store import RocksRows
@@ -134,9 +134,12 @@ class WheelRows:
             raise CorruptStoreError(NAME, f"{slots} slots, but the wheel has {len(wheel)} bytes")
         if not is_closed:  # the next start rebuilds snapshot and wheel
             return
-        if shutdown_snapshot.read(self._disk, self._checkpoint) is None:
+        if (resume := shutdown_snapshot.read(self._disk, self._checkpoint)) is None:
             raise CorruptStoreError(RESUME, "its check does not match, or it belongs to another checkpoint")
         _check_wheel(wheel, slots, by_tick)
+        used = used_extents(self._disk, slots)
+        if used is None or used[1] != resume.wheel:
+            raise CorruptStoreError(WHEEL, "not the one of the last clean stop")
 
 
 def _check_wheel(data: bytes, count: int, by_tick: Counter[int]) -> None:

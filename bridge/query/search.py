@@ -317,7 +317,7 @@ class Search:
         return following
 
     def _matches_row(self, timer_partition: TimerPartition, rows: Rows) -> NDArray[np.bool_]:
-        """Match what is in the row. Topics with equal hashes are separated when the timer is listed."""
+        """Match what is in the row."""
         filter_, due = self._filter, rows["due_ms"] % PAUSED_MS
         matches: NDArray[np.bool_] = (due >= filter_.due_from_ms) & (due < filter_.due_to_ms)
         if filter_.topic is not None:

@@ -202,7 +202,7 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "export.v2.parquet": export,
 }
 """Function that writes each file of `formats/`, in the newest version of its format."""
-STORE = "store.v3"
+STORE = "store.v4"
 """Folder of `formats/` with the files of the golden store: `timer.format.checkpoint.FORMAT` is its version."""
 
 

@@ -39,7 +39,7 @@ def disk_of(name: str) -> SimDisk:
     return disk
 
 
-GOLDEN = files_of("store.v3")
+GOLDEN = files_of("store.v4")
 UNITS = GOLDEN["timer/00000000000000000000"], GOLDEN["timer/00000000000000000480"]
 IDS = GOLDEN["ids/00000000000000000000"] + GOLDEN["ids/00000000000000000480"]
 BODIES = {name: data for name, data in GOLDEN.items() if name.startswith("body/")}
@@ -60,18 +60,18 @@ def test_a_store_that_is_written_now_is_the_golden_one(file: str) -> None:
     assert store.files()[file] == files_of(NEWEST)[file]
 
 
-# -- store.v3 as the product reads it
+# -- store.v4 as the product reads it
 
 
-def test_version_3_verify_finds_no_fault() -> None:
-    seen = verify(disk_of("store.v3"))
+def test_version_4_verify_finds_no_fault() -> None:
+    seen = verify(disk_of("store.v4"))
     assert (seen.fault, seen.closed, seen.live) == (None, True, 9)
 
 
-def test_version_3_checkpoint() -> None:
+def test_version_4_checkpoint() -> None:
     assert GOLDEN["closed"] == GOLDEN["checkpoint"]
     assert Checkpoint.from_bytes(GOLDEN["checkpoint"]) == Checkpoint(
-        format=3,
+        format=4,
         progress=Progress(16, Key(START_MS + 1300, 2), low_offset=4, number=7, era=START_MS - 5),
         segment_bytes=480,
         tick_ms=1000,
@@ -101,8 +101,8 @@ LIVE = [
 ]
 
 
-def test_version_3_live_timers_and_bodies() -> None:
-    with StoppedStore(disk_of("store.v3")) as stopped:
+def test_version_4_live_timers_and_bodies() -> None:
+    with StoppedStore(disk_of("store.v4")) as stopped:
         found = [found for rows in stopped.live() for found in stopped.timers(rows)]
         (with_id,) = stopped.with_id(b"id-5")
     assert {timer.body.origin_offset: timer.visit_ms - START_MS for timer in found} == VISITS
@@ -110,8 +110,8 @@ def test_version_3_live_timers_and_bodies() -> None:
     assert with_id.body == LIVE[1]
 
 
-def test_version_3_resume_and_wheel_are_taken_over() -> None:
-    disk = disk_of("store.v3")
+def test_version_4_resume_and_wheel_are_taken_over() -> None:
+    disk = disk_of("store.v4")
     told = Checkpoint.from_bytes(GOLDEN["checkpoint"])
     assert told is not None
     state = resume.read(disk, told)
@@ -134,11 +134,13 @@ def test_version_3_resume_and_wheel_are_taken_over() -> None:
     opened.close()
 
 
-def test_version_3_wheel() -> None:
+def test_version_4_wheel() -> None:
     disk = SimDisk()
     disk.start_replace("wheel", GOLDEN["wheel"]).wait()
-    extents = used_extents(disk, 16)
-    assert extents is not None
+    used = used_extents(disk, 16)
+    assert used is not None
+    extents, crc = used
+    assert crc == zlib.crc32(GOLDEN["wheel"])
     wheel = Wheel(disk.map("wheel", len(GOLDEN["wheel"])), tick_ms=1000, slots=16)
     wheel.allocate(extents)
     found = {time: wheel.slot(1_700_000_000 + time) for time in range(16)}
@@ -149,11 +151,13 @@ def test_version_3_wheel() -> None:
     }
 
 
-# -- store.v3 by docs/formats.md
+# -- store.v4 by docs/formats.md
 
 
 NORMAL, ROLL, DELETE, UNCHAINED = 1, 2, 4, 8
-ORDERS, BILLS = -1008770331, 93740364
+ORDERS_HASH, BILLS_HASH = 6_173_568_572_622_929_741, 4_560_462_517_347_399_328
+"""BLAKE2b, 8 bytes, without the first bit."""
+ORDERS, BILLS = (struct.unpack(">i", struct.pack(">q", full)[4:])[0] for full in (ORDERS_HASH, BILLS_HASH))
 FIRST_FILE = [
     # size, previous, magic, written, delay, body, body size, topic hash, origin
     (52, -1, NORMAL, START_MS, 500, 0, 107, ORDERS, 0),
@@ -178,7 +182,7 @@ SECOND_FILE = [
 
 
 @pytest.mark.parametrize(("data", "units"), [(UNITS[0], FIRST_FILE), (UNITS[1], SECOND_FILE)])
-def test_version_3_timer_log(data: bytes, units: list[tuple[int, ...]]) -> None:
+def test_version_4_timer_log(data: bytes, units: list[tuple[int, ...]]) -> None:
     assert list(struct.iter_unpack(">iqiqiqiiq", data[: 8 * 52])) == units
     assert struct.unpack(">iqI", data[8 * 52 :]) == (64, 0, 0xCBD43194)
 
@@ -195,17 +199,18 @@ ID_HASHES = {
 DUES = [*range(500, 4000, 400), 90_000, 3000, 60_000, 61_000, -START_MS, -START_MS, 2000]
 
 
-def test_version_3_ids() -> None:
-    rows = list(struct.iter_unpack(">qqI", IDS))
+def test_version_4_ids() -> None:
+    rows = list(struct.iter_unpack(">qqiI", IDS))
     assert {number: rows[number][0] for number in ID_HASHES} == ID_HASHES
-    assert [due_ms - START_MS for _, due_ms, _ in rows] == DUES
+    assert [row[1] - START_MS for row in rows] == DUES
     for number, (unit, row) in enumerate(zip([*FIRST_FILE, *SECOND_FILE], rows, strict=True)):
         is_marker = bool(unit[2] & DELETE)
+        assert row[2] == (0 if is_marker else (BILLS_HASH if unit[7] == BILLS else ORDERS_HASH) >> 32)
         checked = unit if is_marker else (*unit[:5], 0, *unit[6:])
-        assert row[2] == zlib.crc32(struct.pack(">iqiqiqiiqqqq", *checked, *row[:2], number))
+        assert row[3] == zlib.crc32(struct.pack(">iqiqiqiiqqqiq", *checked, *row[:3], number))
 
 
-def test_version_3_body_log() -> None:
+def test_version_4_body_log() -> None:
     """The frames of the timer at offset 5, with all headers, and of that at offset 11, without key and value."""
     for position, expected in ((637, LIVE[1]), (1418, LIVE[-1])):
         base = max(int(name.removeprefix("body/")) for name in BODIES if int(name.removeprefix("body/")) <= position)
@@ -240,26 +245,27 @@ def decoded(frame: bytes) -> Body:
     )
 
 
-def test_version_3_headers_of_a_frame() -> None:
+def test_version_4_headers_of_a_frame() -> None:
     trace = struct.pack(">Hi", 5, 2) + b"trace\x00\xff"
     none = struct.pack(">Hi", 4, -1) + b"none"
     topic, key = struct.pack(">Hi", 11, 6) + b"timer-topicorders", struct.pack(">Hi", 9, 13) + b"timer-keydelivered key"
     assert LIVE[1].headers == topic + trace + key + none
 
 
-def test_version_3_checks_of_the_wheel() -> None:
+def test_version_4_checks_of_the_wheel() -> None:
     for at in range(16):
         *words, check = struct.unpack_from(">8I", GOLDEN["wheel"], 32 * at)
         assert check == sum(word * 0x9E3779B1**i for i, word in enumerate(words, 1)) % 2**32
 
 
-def test_version_3_resume() -> None:
+def test_version_4_resume() -> None:
     head, _, rest = GOLDEN["resume"].partition(b"\n")
     told = json.loads(head)
     assert told["checkpoint"] == zlib.crc32(GOLDEN["checkpoint"])
+    assert told["wheel"] == zlib.crc32(GOLDEN["wheel"])
     assert told["topics"] == [
-        [ORDERS, "orders", None, START_MS + 90_000],
-        [BILLS, "bills", START_MS + 2000, START_MS + 2000],
+        [ORDERS_HASH, "orders", None, START_MS + 90_000],
+        [BILLS_HASH, "bills", START_MS + 2000, START_MS + 2000],
     ]
     assert list(told["arrays"].items()) == [
         ("id_hashes", [1024]),

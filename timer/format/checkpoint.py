@@ -19,7 +19,7 @@ from schemas.progress import Int64, Progress
 from timer.format.unit import BLANK_SIZE, UNIT_SIZE
 from timer.options import Engine
 
-FORMAT = 3
+FORMAT = 4
 NAME = "checkpoint"
 UNITS, IDS, BODIES, WHEEL = "timer", "ids", "body", "wheel"
 DATABASE = "rocksdb"

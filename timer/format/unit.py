@@ -3,6 +3,9 @@
     0:4 size=52 | 4:8 previous of the slot's chain | 12:4 magic | 16:8 written ms | 24:4 wake-up - written, ms
     28:8 body position | 36:4 body size | 40:4 hash of the target topic | 44:8 origin offset      (big-endian)
 
+The hash is the low half of `topic_hash`; the high one is in UNIT_EXTRA_DISK. RIP-43 has Java's hash code of 32 bits: a
+sender could choose a topic with that of another one, which would then share its pauses, its rate and its counts.
+
 RIP-43's reserved last field holds the origin, because the order of release needs it for every unit of a slot. `written`
 is the broker's timestamp of the request, so that a rebuild writes the same unit; `written + delay` is the wake-up time.
 
@@ -19,6 +22,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from kafka_timer.headers import MAX_INT64
 
 UNIT = np.dtype(
     [
@@ -58,7 +63,7 @@ TIMER_ROW = np.dtype(
         ("unit", "i8"),
         ("body", "i8"),
         ("body_size", "i4"),
-        ("topic_hash", "i4"),
+        ("topic_hash", "i8"),
         ("id_hash", "i8"),
         ("due_ms", "i8"),
     ]
@@ -66,6 +71,8 @@ TIMER_ROW = np.dtype(
 """One pending timer in memory: its place in the order of release, its unit and its body."""
 
 NO_ROWS = np.empty(0, TIMER_ROW)
+
+_LOW_HALF = 0xFFFFFFFF
 
 _MAX_SIGN_BYTE = 0x7F
 _FEW = 64
@@ -105,7 +112,7 @@ def run_of(units: Rows, extra: Rows, first_unit: int) -> Rows:
     run["unit"] = np.arange(first_unit, first_unit + len(units))
     run["body"] = units["body"]
     run["body_size"] = units["body_size"]
-    run["topic_hash"] = units["topic_hash"]
+    run["topic_hash"] = extra["topic_high"].astype(np.int64) << 32 | units["topic_hash"].astype(np.int64) & _LOW_HALF
     run["id_hash"] = extra["id_hash"]
     run["due_ms"] = extra["due_ms"]
     return run
@@ -163,11 +170,8 @@ def intersect(wanted: Collection[int], values: Ints) -> list[int]:
 
 @lru_cache(maxsize=65_536)
 def topic_hash(topic: str) -> int:
-    """Return Java's String.hashCode, signed, as RocketMQ stores it."""
-    value = 0
-    for character in topic:
-        value = (31 * value + ord(character)) & 0xFFFFFFFF
-    return value - (1 << 32) if value >= 1 << 31 else value
+    """Return a hash of 63 bits."""
+    return hash_of(topic.encode()) & MAX_INT64
 
 
 def hash_of(id_: bytes) -> int:
@@ -196,8 +200,8 @@ def units_of(rows: Rows, timestamps_ms: Ints, is_in_order: NDArray[np.bool_]) ->
     units["magic"][~is_in_order] |= MAGIC_UNCHAINED
     units["written_ms"] = timestamps_ms
     units["delay_ms"] = delays_ms
-    for name in ("body_size", "topic_hash", "origin"):
-        units[name] = rows[name]
+    units["body_size"], units["origin"] = rows["body_size"], rows["origin"]
+    units["topic_hash"] = rows["topic_hash"].astype(np.int32)
     return units
 
 
@@ -209,23 +213,23 @@ def delete_marks(ended: Rows, positions: Ints, chained: NDArray[np.bool_]) -> Ro
     units["magic"] = np.where(chained, MAGIC_DELETE, MAGIC_DELETE | MAGIC_UNCHAINED)
     units["written_ms"] = ended["visit_ms"]
     units["body"] = positions
-    units["topic_hash"] = ended["topic_hash"]
+    units["topic_hash"] = ended["topic_hash"].astype(np.int32)
     units["origin"] = ended["origin"]
     return units
 
 
 Checks = NDArray[np.uint32]
 
-UNIT_EXTRA_DISK = np.dtype([("id_hash", ">i8"), ("due_ms", ">i8"), ("check", ">u4")])
-"""Fields without room in RIP-43's unit: hash of the timer's id (0: none), due time, and the check of both records.
-
-Id and due time are zeros for a delete mark.
+_EXTRA = [("id_hash", ">i8"), ("due_ms", ">i8"), ("topic_high", ">i4")]
+UNIT_EXTRA_DISK = np.dtype([*_EXTRA, ("check", ">u4")])
+"""Fields without room in RIP-43's unit: hash of the timer's id (0: none), due time, high half of the topic's hash, and
+the check of both records. All but the check are zeros for a delete mark.
 """
 
-_NUMBERED = np.dtype([("unit", f"V{UNIT_SIZE}"), ("id_hash", ">i8"), ("due_ms", ">i8"), ("number", ">i8")])
+_NUMBERED = np.dtype([("unit", f"V{UNIT_SIZE}"), *_EXTRA, ("number", ">i8")])
 _NUMBERED_BYTES = np.dtype(f"V{_NUMBERED.itemsize}")
 _COVERED = _NUMBERED.itemsize
-"""Bytes under a check: unit, id hash, due time, number."""
+"""Bytes under a check: unit, what it has no room for, number."""
 BODY_FIELD = slice(28, 36)
 assert UNIT.fields is not None
 assert UNIT.fields["body"] == (np.dtype(">i8"), BODY_FIELD.start)
@@ -236,15 +240,15 @@ _TOGETHER = 8192
 
 
 def unit_checks(units: Rows, extra: Rows, first_unit: int) -> Checks:
-    """Return the checks of `units`. first_unit: number of the first one in its log.
+    """Return the checks of `units`. extra: UNIT_EXTRA_DISK. first_unit: number of the first one in its log.
 
     The body position of a timer is not covered, as a compaction changes it in place; the frame there is checked
     instead. The number is covered, so that a unit in the wrong place is noticed.
     """
     records = np.empty(len(units), _NUMBERED)
     records["unit"] = units.view(_NUMBERED["unit"])
-    records["id_hash"] = extra["id_hash"]
-    records["due_ms"] = extra["due_ms"]
+    for name, _ in _EXTRA:
+        records[name] = extra[name]
     records["number"] = np.arange(first_unit, first_unit + len(units))
     data = records.view(np.uint8).reshape(len(units), _COVERED)
     data[:, BODY_FIELD] *= (units["magic"] & MAGIC_DELETE != 0)[:, np.newaxis]

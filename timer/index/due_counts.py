@@ -5,8 +5,7 @@
 The first (last) due time of a topic is unknown after its timer has left. The counts then give the hour, and `search`
 reads the ticks of the hour, or the log if some timers of the hour roll first.
 
-Counted by the topic's hash, which every unit has; the name is read from a body once. Two topics with the same Java hash
-code are counted together, under the name that came first.
+Counted by the topic's hash, which every unit has; the name is read from a body once.
 """
 
 from collections import Counter
@@ -255,7 +254,7 @@ def _by_topic(run: Rows) -> Iterator[tuple[int, int, Ints]]:
     if hashes[0] == hashes[-1] and (hashes == hashes[0]).all():
         yield int(hashes[0]), 0, dues
         return
-    order = stable_argsort(hashes.astype(np.int64))
+    order = stable_argsort(hashes)
     starts = np.flatnonzero(np.diff(hashes[order])) + 1
     for start, end in pairwise([0, *starts.tolist(), len(run)]):
         at = int(order[start])

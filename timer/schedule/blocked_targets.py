@@ -6,7 +6,7 @@
 
 `after` is a K of the target's own, and the whole state of its backlog (schemas.journal.Wait), however many timers wait.
 The timers stay where the engine keeps them; about `_MAX_ROWS` of the next ones are loaded ahead. Targets are identified
-by the hash of their names, as in the units: two names with the same Java hash code wait together.
+by the hash of their names, as in the units.
 
 A paused target sleeps until its next timer wakes up or the first waiting one must roll, so that a turn looks at few
 targets however many are paused.

@@ -14,7 +14,7 @@ from timer.errors import CorruptStoreError, WheelFullError
 from timer.format import body as record
 from timer.format.body import Body, Peek, pack, pack_headers, peek, unpack, unpack_headers
 from timer.format.checkpoint import Checkpoint, runs
-from timer.format.unit import TIMER_ROW, UNIT, Ints, Rows, hash_of, hashes_of, stable_argsort, topic_hash, unique_counts
+from timer.format.unit import TIMER_ROW, UNIT, Ints, Rows, hash_of, hashes_of, stable_argsort, unique_counts
 from timer.index import id_index as ids
 from timer.index.id_index import IdIndex
 from timer.schedule import blocked_targets
@@ -46,13 +46,6 @@ def test_a_unit_lies_in_its_52_bytes_as_rip_43_says() -> None:
     assert unit[36:40] == (300).to_bytes(4, "big")
     assert unit[40:44] == (-5).to_bytes(4, "big", signed=True)
     assert unit[44:52] == (42).to_bytes(8, "big")
-
-
-@pytest.mark.parametrize(
-    ("topic", "java"), [("", 0), ("a", 97), ("orders", -1008770331), ("polygenelubricants", -(2**31))]
-)
-def test_the_topic_hash_is_javas(topic: str, java: int) -> None:
-    assert topic_hash(topic) == java
 
 
 @given(
@@ -135,7 +128,7 @@ def wheel(slots: int = 8, tick_ms: int = 10, disk: SimDisk | None = None) -> Whe
 
 def used(disk: SimDisk, slots: int) -> list[int] | None:
     found = used_extents(disk, slots)
-    return None if found is None else found.tolist()
+    return None if found is None else found[0].tolist()
 
 
 def link(on: Wheel, visits_ms: Ints, positions: Ints) -> list[int]:

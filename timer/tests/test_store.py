@@ -670,15 +670,15 @@ def test_a_flipped_byte_of_a_unit_is_detected_at_the_opening_or_when_its_tick_op
 
 
 def test_a_count_of_a_slot_that_does_not_fit_is_detected_when_its_tick_opens() -> None:
-    """The wheel is whole but older than the log: it does not know that a timer has ended."""
+    """After the opening the wheel becomes an older one, which does not know that a timer has ended."""
     disk = SimDisk(random.Random(5))
     progress = stored(disk, lambda _: batch_of(*(body(offset, 1500) for offset in range(4))), next_offset=4)
     older = disk.read("wheel") or b""
     store = reopen(disk, progress, set())
     store.add(ended(store, 1), 5)
     progress = stopped(store)
-    disk.open("wheel").overwrite(0, older)
     store = reopen(disk, progress, set())
+    disk.open("wheel").overwrite(0, older)
     with pytest.raises(CorruptStoreError, match="3 live units, the slot counts 4"):
         store.release_queue.take_due(1500, 9, 1 << 20)
 

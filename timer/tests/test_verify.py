@@ -188,7 +188,7 @@ def rewrite_unit(disk: SimDisk, number: int, **fields: int) -> tuple[str, int]:
     unit = np.frombuffer(units.read(within * UNIT_SIZE, UNIT_SIZE), UNIT).copy()
     extra = np.frombuffer(ids.read(within * IDS_SIZE, IDS_SIZE), UNIT_EXTRA_DISK).copy()
     for field, value in fields.items():
-        (extra if field in ("id_hash", "due_ms") else unit)[field] = value
+        (unit if field in (UNIT.names or ()) else extra)[field] = value
     extra["check"] = unit_checks(unit, extra, number)
     units.overwrite(within * UNIT_SIZE, unit.tobytes())
     ids.overwrite(within * IDS_SIZE, extra.tobytes())
@@ -209,6 +209,7 @@ def three_in_a_tick() -> tuple[SimDisk, History]:
     [
         (1, "origin", 7),
         (1, "topic_hash", 7),
+        (1, "topic_high", 7),
         (1, "id_hash", 7),
         (1, "due_ms", 7),
         (1, "delay_ms", -1),
@@ -246,12 +247,12 @@ def test_a_slot_that_contradicts_the_log(slot: int, field: str, value: int) -> N
     slot += (START_MS + 5000) // OPTIONS.tick_ms % OPTIONS.slots
     file = disk.open("wheel")
     found = np.frombuffer(file.read(slot * SLOT_SIZE, SLOT_SIZE), SLOT).copy()
-    is_harmless = field == "time" and not found["num"][0]
+    is_free = field == "time" and not found["num"][0]
     found[field] = value
     found["magic"] = slot_checks(found)
     file.overwrite(slot * SLOT_SIZE, found.tobytes())
     fault = verify(disk).fault
-    assert (fault and (fault.file, fault.at)) == (None if is_harmless else ("wheel", slot * SLOT_SIZE))
+    assert (fault and (fault.file, fault.at)) == ("wheel", None if is_free else slot * SLOT_SIZE)
 
 
 def test_a_checkpoint_with_another_count(closed: SimDisk) -> None:
@@ -321,6 +322,9 @@ def test_an_outdated_wheel_is_rebuilt_at_start(wheel: str) -> None:
     assert (verify(disk).fault, verify(disk).closed) == (None, True)
     disk.start_replace("wheel", content).wait()
     assert fault_of(disk).file == "wheel"
+    history.starts_again()
+    history.closes()
+    assert verify(disk).fault is None, "after a clean stop, too"
 
 
 def test_units_in_a_pending_chain_stay_after_a_restart() -> None:

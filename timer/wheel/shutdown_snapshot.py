@@ -43,12 +43,14 @@ class Snapshot(NamedTuple):
     elsewhere: Ints
     held: Rows
     topics: list[TopicState]
+    wheel: int
+    """`Wheel.crc`"""
 
     @classmethod
-    def of(cls, index: PendingIndex, out_of_order: Rows) -> "Snapshot":
+    def of(cls, index: PendingIndex, out_of_order: Rows, wheel_crc: int) -> "Snapshot":
         topics, due_hours, elsewhere = index.dues.state()
         counts = (index.ended.state(), index.units.state(), index.bodies.state(), due_hours, elsewhere)
-        return cls(*index.ids.state(), *counts, out_of_order, topics)
+        return cls(*index.ids.state(), *counts, out_of_order, topics, wheel_crc)
 
     def restore(self, index: PendingIndex) -> None:
         index.ids = IdIndex.restored(self.id_hashes, self.id_units)
@@ -82,7 +84,7 @@ def _within(values: Ints, least: int, most: int) -> bool:
     return not len(values) or (int(values.min()) >= least and int(values.max()) <= most)
 
 
-_ARRAYS = Snapshot._fields[:-1]
+_ARRAYS = Snapshot._fields[:-2]
 _COLUMNS = {"live_units": 5, "live_bodies": 5, "due_hours": 3, "elsewhere": 2}
 """Columns of the two-dimensional arrays; the others have one dimension."""
 
@@ -91,6 +93,7 @@ class _Head(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     checkpoint: int
+    wheel: int
     topics: list[TopicState]
     arrays: dict[str, tuple[int, ...]]
 
@@ -119,6 +122,7 @@ def _parts(checkpoint: Checkpoint, state: Snapshot) -> Iterator[bytes]:
     arrays = {name: np.ascontiguousarray(getattr(state, name)) for name in _ARRAYS}
     head = {
         "checkpoint": zlib.crc32(checkpoint.to_bytes()),
+        "wheel": state.wheel,
         "topics": state.topics,
         "arrays": {name: list(array.shape) for name, array in arrays.items()},
     }
@@ -132,16 +136,18 @@ def _parts(checkpoint: Checkpoint, state: Snapshot) -> Iterator[bytes]:
 def take(disk: Disk, checkpoint: Checkpoint | None) -> tuple[Snapshot, Ints] | None:
     """Return the snapshot of a clean stop at `checkpoint` and the used extents of its wheel.
 
-    Remove the snapshot, as the files change from now on. Without a snapshot or a sound wheel, remove both.
+    Remove the snapshot, as the files change from now on. Without a snapshot or its wheel, remove both.
     """
     found = None if checkpoint is None else read(disk, checkpoint)
-    used = None if checkpoint is None or found is None else used_extents(disk, checkpoint.slots)
+    wheel = None if checkpoint is None or found is None else used_extents(disk, checkpoint.slots)
+    if found is None or wheel is None or wheel[1] != found.wheel:
+        found = wheel = None
     if _closed(disk) != b"":
         disk.start_replace(CLOSED, b"").wait()  # a removed file may be back after a loss of power
-    if used is None:
+    if wheel is None:
         disk.remove(WHEEL)
     disk.remove(RESUME)
-    return None if found is None or used is None else (found, used)
+    return None if found is None or wheel is None else (found, wheel[0])
 
 
 def read(disk: Disk, checkpoint: Checkpoint) -> Snapshot | None:
@@ -190,7 +196,7 @@ def _read(file: File, checkpoint_crc: int) -> Snapshot | None:
         arrays[name] = data.view(_dtype(name)).reshape(head.arrays[name])
         at += size
     is_sound = file.read(end, 4) == crc.to_bytes(4, "big")
-    return Snapshot(**arrays, topics=head.topics) if is_sound else None
+    return Snapshot(**arrays, topics=head.topics, wheel=head.wheel) if is_sound else None
 
 
 def _first_line(file: File, end: int) -> bytes:

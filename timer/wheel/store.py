@@ -115,7 +115,7 @@ class WheelStore(Store):
         with closing(self._disk.open(WHEEL)) as wheel:
             # A compaction may have changed units since the checkpoint; a restored snapshot does not check them.
             dirty = self._units.take_dirty() + self._bodies.take_dirty()
-            state = shutdown_snapshot.Snapshot.of(self._index, self.release_queue.held_rows())
+            state = shutdown_snapshot.Snapshot.of(self._index, self.release_queue.held_rows(), self._wheel.crc())
             shutdown_snapshot.write(self._disk, checkpoint, state)
             self._disk.start_sync([*dirty, wheel]).wait()
 

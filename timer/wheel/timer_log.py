@@ -219,7 +219,7 @@ class UnitLog(_Log):
                 start, size = start + size, min(_BLOCK_UNITS, size * 4)
 
     def append(self, units: Rows, extra: Rows) -> None:
-        """Append all of `units`. extra: TIMER_ROW rows with their ids and due times. On OSError nothing changes."""
+        """Append all of `units`. extra: TIMER_ROW with ids, due times and targets. On OSError nothing changes."""
         assert units.dtype == UNIT, f"expected UNIT rows, not {units.dtype}"
         start = self.end
         try:
@@ -240,7 +240,8 @@ class UnitLog(_Log):
         self._segments.append(segment * self._segment_bytes, data)
         column = np.empty(count, UNIT_EXTRA_DISK)
         column["id_hash"], column["due_ms"] = extra["id_hash"][:count], extra["due_ms"][:count]
-        column["check"] = unit_checks(units[:count], extra[:count], self.end)
+        column["topic_high"] = extra["topic_hash"][:count] >> 32
+        column["check"] = unit_checks(units[:count], column, self.end)
         self.end += count
         self._ids.append(segment * self._segment_bytes, column.tobytes())
         return count

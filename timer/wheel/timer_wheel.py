@@ -10,6 +10,7 @@ the unit has its wake-up time to the millisecond. Positions are RIP-43's, bytes 
 A slot that was never used is all zeros. An extent gets blocks when one of its slots is used; before, it is not read.
 """
 
+import zlib
 from contextlib import closing, suppress
 from typing import Any, NamedTuple
 
@@ -41,12 +42,12 @@ def slot_checks(slots: Rows) -> Checks:
     return found
 
 
-def used_extents(disk: Disk, slots: int) -> Ints | None:
-    """Return the extents of the wheel on disk that hold pending units. None if it is damaged or has another size.
+def used_extents(disk: Disk, slots: int) -> tuple[Ints, int] | None:
+    """Return the extents of the wheel on disk that hold pending units, and its `Wheel.crc`.
 
-    Not mapped: reading an unallocated page of a mapped file may take room, too.
+    None if it is damaged or has another size. Not mapped: reading an unallocated page of a mapped file may take room.
     """
-    found = []
+    found, crc = [], 0
     with suppress(UnreadableError), closing(disk.open(WHEEL)) as file:
         if file.size() != slots * SLOT_SIZE:
             return None
@@ -58,7 +59,8 @@ def used_extents(disk: Disk, slots: int) -> Ints | None:
                     return None
                 if (own["num"] > 0).any():
                     found.append(extent)
-        return np.array(found, np.int64)
+                    crc = zlib.crc32(data, crc)
+        return np.array(found, np.int64), crc
     return None
 
 
@@ -145,6 +147,14 @@ class Wheel:
         slots = self._table[index]
         slots["num"] -= counts.astype(np.int32)
         self._put(index, slots)
+
+    def crc(self) -> int:
+        """Return a CRC-32 of the extents that hold pending units: an older wheel has another one."""
+        crc = 0
+        for extent in self._is_used.nonzero()[0].tolist():
+            slots = self._table[extent * EXTENT_SLOTS : (extent + 1) * EXTENT_SLOTS]
+            crc = zlib.crc32(slots.tobytes(), crc) if (slots["num"] > 0).any() else crc
+        return crc
 
     def slot(self, time: int) -> tuple[int, int, int]:
         """Return (first, last, pending) of the tick `time`; (-1, -1, 0) if the slot is free or of another lap."""

@@ -19,6 +19,8 @@ from bridge.testing import Crash, Entry, FakeInstance, FakePublishing, FakeSink,
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka, Timeline
 from bridge.testing.timeline import nothing_happens
 from bridge.testing.timer_world import TIMERS, TimerWorld
+from kafka_timer.control import DEFAULT_TOPIC as CONTROL_TOPIC
+from kafka_timer.control import Paused, control_record
 from kafka_timer.headers import Headers
 from kafka_timer.levels import parse_levels
 from kafka_timer.origin import TimerPartition
@@ -1032,3 +1034,18 @@ def test_requests_polled_before_a_partition_was_reopened_are_read_once() -> None
     world.bridge.stop()
     assert world.delivered() == ["a", "b"]
     assert [value for _, value in world.rejected()] == [b"bad"]
+
+
+def test_two_targets_with_one_java_hash_code_have_pauses_and_counts_of_their_own() -> None:
+    """RIP-43 tells targets apart by 32 bits: a sender could choose a name that shares the pause of another target."""
+    world = World()
+    for target in ("xAa", "xBB"):
+        world.kafka.create(target)
+        headers = [("timer-topic", target.encode()), ("timer-delay-ms", b"500")]
+        world.kafka.produce(TIMERS, target.encode(), headers=headers)
+    world.bridge.run(100)
+    assert world.counts() == {"xAa": 1, "xBB": 1}
+    key, value = control_record(Paused(TIMERS, "xAa"), on=True)
+    world.kafka.produce(CONTROL_TOPIC, value, key=key)
+    world.bridge.run(1000)
+    assert [len(world.kafka.read(target)) for target in ("xAa", "xBB")] == [0, 1]

@@ -185,7 +185,7 @@ def test_case_19_topic_and_id_cancel_on_that_topic_alone(trouble: Trouble, delay
 
 
 def test_case_19_topics_of_one_hash_are_two_topics() -> None:
-    """The names have one Java hash code, which the store keeps instead of the name."""
+    """The names have one Java hash code."""
     world = Spelled()
     world.kafka.create("ordersBB")
     headers = [("timer-topic", b"ordersBB"), ("timer-delay-ms", b"500"), ("timer-id", b"7")]
