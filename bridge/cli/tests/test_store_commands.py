@@ -311,7 +311,7 @@ def test_a_folder_without_a_store_is_refused(ask: Callable[..., Result], tmp_pat
 
 
 def test_a_checkpoint_that_is_missing_or_of_a_newer_version_is_refused(ask: Callable[..., Result], store: Path) -> None:
-    text = (store / NAME).read_bytes().partition(b"\n")[2].replace(b'"format":3', b'"format":9')
+    text = (store / NAME).read_bytes().partition(b"\n")[2].replace(b'"format":4', b'"format":9')
     (store / NAME).write_bytes(b"%08x\n%s" % (zlib.crc32(text), text))
     with pytest.raises(SettingsError, match="format 9, this version knows"):
         ask(store)
