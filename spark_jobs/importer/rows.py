@@ -9,10 +9,11 @@ as in the bridge.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -31,6 +32,9 @@ EXPORTED = frozenset({"origin_offset", "target", "due_ms", "headers"})
 """Columns that identify an export (schemas.pending_table)."""
 IMPORTED_FROM = "imported-from"
 """Header of an exported timer: topic/partition/offset of its first request in the original cluster."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_BELOW_MICROSECONDS = re.compile(r"[.,]\d{6}0*[1-9]")
+"""Digits that datetime leaves out."""
 
 
 class ImportedRequest(NamedTuple):
@@ -134,15 +138,17 @@ def _due_ms(value: Any, zone: str | None) -> int:
     """Parse a due time: epoch ms, or ISO 8601 text. Return epoch ms. zone: for a text without a time zone."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
-    if isinstance(value, str) and value.isascii() and value.isdigit():
-        return int(value)
-    if isinstance(value, str) and len(value) > len("2026-12-24"):
-        with suppress(ValueError):
-            value = datetime.fromisoformat(value)
+    text = value if isinstance(value, str) else ""
+    with suppress(ValueError):
+        if text.isascii() and text.isdigit():
+            return int(text)
+        if len(text) > len("2026-12-24"):
+            value = datetime.fromisoformat(text)
     if not isinstance(value, datetime):
         raise InvalidRowError(f"due is {value!r}: give epoch ms, or 2026-12-24T18:00:00Z")
     moment = value if value.tzinfo is not None else _in_zone(value, zone)
-    return -(-round(moment.timestamp() * 1_000_000) // 1000)  # never early
+    left = _BELOW_MICROSECONDS.search(text) is not None
+    return -(-((moment - _EPOCH) // timedelta(microseconds=1) + left) // 1000)  # never early
 
 
 def _in_zone(moment: datetime, zone: str | None) -> datetime:

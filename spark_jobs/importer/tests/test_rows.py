@@ -42,7 +42,12 @@ def moved(headers: Sequence[tuple[str, bytes | None]], **other: Any) -> Imported
 
 @pytest.mark.parametrize(
     "when",
-    [NOW_MS + 1, str(NOW_MS + 1), "2023-11-14T22:13:20.0001Z", datetime.fromtimestamp(NOW_MS / 1000 + 0.0004, UTC)],
+    [
+        NOW_MS + 1,
+        str(NOW_MS + 1),
+        *(f"2023-11-14T22:13:20.{fraction}Z" for fraction in ("0001", "0000009", "0010000", "0000000000001")),
+        datetime.fromtimestamp(NOW_MS / 1000 + 0.0004, UTC),
+    ],
 )
 def test_times_are_never_early(when: object) -> None:
     assert dict(MAPPED.request(row(when=when), NOW_MS).headers)["timer-deliver-ms"] == b"%d" % (NOW_MS + 1)
@@ -73,6 +78,8 @@ def test_all_fields() -> None:
         ({"when": "2026-12-24"}, "give epoch ms, or"),
         ({"when": -5}, "due is -5"),
         ({"when": NOW_MS + 86_400_001}, "too-far"),
+        ({"when": "9" * 5_000}, "due is '9"),
+        ({"when": "9999-12-31T23:59:59.9999999Z"}, "bad-header: timer-deliver-ms"),
         ({"id": ""}, "bad-header: timer-id"),
         ({"extra": "{"}, "headers are not JSON"),
         ({"extra": '{"timer-topic": "x"}'}, "timer-topic is the bridge's own"),
