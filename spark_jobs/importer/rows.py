@@ -70,6 +70,9 @@ class ColumnMapping:
         if is_exported and self.given:
             raise InvalidRowError("an export sets all fields: leave --set out, or --map its columns")
         found = _exported(row) if is_exported else self._by_columns(row)
+        for name, _ in found.headers:
+            if "\0" in name:
+                raise InvalidRowError(f"header {name!r} has a NUL, where Kafka clients cut its name: leave the NUL out")
         rules = Rules(max_delay_ms=self.max_delay_ms, roll_window_ms=1, passed_on=frozenset())
         asked = parse(found.headers, now_ms, rules)
         if isinstance(asked, Refusal):
@@ -170,11 +173,10 @@ def _foreign(value: Any) -> list[tuple[str, bytes | None]]:
             raise InvalidRowError("headers are not JSON") from None
     if value is None:
         return []
-    if isinstance(value, list) and all(isinstance(pair, Sequence) and len(pair) == 2 for pair in value):
-        value = dict(value)
-    if not isinstance(value, Mapping):
+    pairs = [*value.items()] if isinstance(value, Mapping) else value
+    if not isinstance(pairs, list) or not all(isinstance(pair, tuple) and isinstance(pair[0], str) for pair in pairs):
         raise InvalidRowError("headers are not an object of names and values")
-    return [(str(name), _bytes(each)) for name, each in value.items()]
+    return [(name, _bytes(each)) for name, each in pairs]
 
 
 def is_export(columns: Sequence[str]) -> bool:

@@ -82,6 +82,9 @@ def test_all_fields() -> None:
         ({"when": "9999-12-31T23:59:59.9999999Z"}, "bad-header: timer-deliver-ms"),
         ({"id": ""}, "bad-header: timer-id"),
         ({"extra": "{"}, "headers are not JSON"),
+        ({"extra": '{"a\\u0000b": "x"}'}, "has a NUL, where Kafka clients cut its name: leave the NUL out"),
+        ({"extra": ["ab"]}, "headers are not an object"),
+        ({"extra": [(b"a", "x")]}, "headers are not an object"),
         ({"extra": '{"timer-topic": "x"}'}, "timer-topic is the bridge's own"),
     ],
 )
@@ -90,6 +93,17 @@ def test_an_invalid_row_is_rejected_with_the_reason(wrong: dict[str, Any], told:
         MAPPED.request(row(**wrong), NOW_MS)
     with pytest.raises(InvalidRowError, match="missing-topic"):
         ColumnMapping(COLUMNS, {}, 1).request(row(when=NOW_MS), NOW_MS)
+
+
+def test_headers_of_a_map_are_all_sent_if_a_name_is_there_twice() -> None:
+    twice = [("a", b"1"), ("a", b"2")]
+    assert MAPPED.request(row(extra=twice), NOW_MS).headers[2:4] == twice
+
+
+def test_a_column_of_a_name_with_a_nul_is_rejected() -> None:
+    mapped = replace(MAPPED, columns={**COLUMNS, "header:a\0b": "tenant"})
+    with pytest.raises(InvalidRowError, match="has a NUL"):
+        mapped.request(row(), NOW_MS)
 
 
 def test_an_export_needs_no_mapping_and_leaves_other_spellings_behind() -> None:
