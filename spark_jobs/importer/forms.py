@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_jobs.errors import UsageError
-from spark_jobs.importer.rows import ColumnMapping, JsonFloat, is_export, older_partitions
+from spark_jobs.importer.rows import ColumnMapping, InvalidRowError, is_export, json_fields, older_partitions
 from spark_jobs.platform import files
 from spark_jobs.platform.files import Uri
 from spark_jobs.platform.tables import Row
@@ -32,7 +32,7 @@ from spark_jobs.platform.tables import Row
 UTF_8 = "utf-8"
 BROKEN = "_broken_line"
 """Column with the text of a line that is not JSON, or has other fields than the CSV's heading; null otherwise."""
-_BROKEN = "the line is broken: it is not a JSON object, or has more or fewer fields than the heading"
+_BROKEN = "the line is broken: it has more or fewer fields than the heading"
 _ONE_TO_ONE = "iso-8859-1"
 _NEVER = "\u2205"
 """A letter that no text has that is read one to one."""
@@ -73,13 +73,13 @@ class Decoder:
 
     def _of_line(self, line: bytes) -> tuple[Row, str | None]:
         text, fault = self._text(line)
-        try:
-            found = json.loads(text.removeprefix("\ufeff"), parse_float=JsonFloat) if fault is None else None
-        except (ValueError, RecursionError):
-            found = None
-        if isinstance(found, dict):
-            return {name: found[name] for name in self.columns if name in found}, None
-        return {**dict.fromkeys(self.columns), BROKEN: text}, fault or _BROKEN
+        if fault is None:
+            try:
+                found = json_fields(text.removeprefix("\ufeff"))
+                return {name: found[name] for name in self.columns if name in found}, None
+            except InvalidRowError as wrong:
+                fault = f"the line is broken: {wrong}"
+        return {**dict.fromkeys(self.columns), BROKEN: text}, fault
 
     def _of_fields(self, values: Sequence[Any]) -> tuple[Row, str | None]:
         *fields, broken = values

@@ -35,19 +35,15 @@ IMPORTED_FROM = "imported-from"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BELOW_MICROSECONDS = re.compile(r"[.,]\d{6}0*[1-9]")
 """Digits that datetime leaves out."""
+_JSON = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=int)
+"""Leaves numbers as text; raises ValueError for NaN and Infinity, which are not JSON."""
+_MARK = re.compile(r"\s*[{,:]\s*")
 
 
 class ImportedRequest(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
-
-
-class JsonFloat(float):
-    """A number of a JSON file, with its text: a value is sent as it was written."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
 
 
 class InvalidRowError(ValueError):
@@ -125,16 +121,46 @@ def _rule_left(told: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
 
 
 def _bytes(value: Any) -> bytes | None:
-    """Return text as UTF-8, and any other value as JSON."""
+    """Return text as UTF-8, and any other value, of Parquet, as JSON. Raises InvalidRowError."""
     if value is None:
         return None
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, bytes | bytearray):
         return bytes(value)
-    if isinstance(value, JsonFloat):
-        return value.text.encode()
-    return json.dumps(value, separators=(",", ":"), default=str, ensure_ascii=False).encode()
+    try:
+        return json.dumps(value, separators=(",", ":"), default=_plain, ensure_ascii=False, allow_nan=False).encode()
+    except ValueError as wrong:
+        raise InvalidRowError(f"a value has no JSON form: {wrong}: give it as text") from wrong
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bytes):
+        raise ValueError("it has bytes inside")
+    return str(value)
+
+
+def json_fields(text: str) -> dict[str, Any]:
+    """Return the fields of a JSON object: the letters of a text, None, or another value as it is written.
+
+    Raises InvalidRowError, also if a name is there twice.
+    """
+    try:
+        if not isinstance(_JSON.decode(text), dict):
+            raise ValueError
+    except (ValueError, RecursionError):
+        raise InvalidRowError("not a JSON object") from None
+    parts: list[Any] = []
+    at = 0
+    while (mark := _MARK.match(text, at)) and text[mark.end()] != "}":
+        value, at = _JSON.raw_decode(text, mark.end())
+        parts.append(value if value is None or isinstance(value, str) else text[mark.end() : at])
+    fields: dict[str, Any] = {}
+    for name, value in zip(parts[::2], parts[1::2], strict=True):
+        if name in fields:
+            raise InvalidRowError(f"{name!r} is there twice: give it once")
+        fields[name] = value
+    return fields
 
 
 def _due_ms(value: Any, zone: str | None) -> int:
@@ -168,9 +194,9 @@ def _foreign(value: Any) -> list[tuple[str, bytes | None]]:
     """Return headers from an object of names and values, or its JSON."""
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except ValueError:
-            raise InvalidRowError("headers are not JSON") from None
+            value = json_fields(value)
+        except InvalidRowError as wrong:
+            raise InvalidRowError(f"headers are broken: {wrong}") from None
     if value is None:
         return []
     pairs = [*value.items()] if isinstance(value, Mapping) else value

@@ -127,16 +127,28 @@ def test_bytes_that_are_not_the_encoding_refuse_their_row(spark: SparkSession, t
 
 
 def test_values_of_json_are_sent_as_they_are_written() -> None:
-    lines = [b'{"a": 5.00}', b'{"a": {"\xc3\xa4": [1.5, null]}}', b'{"a": 1e400}', b"[1]", b'{"a": ', b"\xff", b"  "]
-    batch = pa.RecordBatch.from_pydict({"value": pa.array(lines)})
+    values = [
+        "5.00",
+        '{"ä": [1.5, null], "ä":1e400 }',
+        "1e400",
+        "-0",
+        "9" * 5_000,
+        "{ }",
+        "[]",
+        "true",
+        "0.12345678901234567891",
+    ]
+    broken = [b"[1]", b'{"a": ', b'{"a": [NaN]}', b'{"a": 1} 2', b'{"a": 1, "b": 2, "a": 3}', b"[" * 9_000]
+    lines = [f' {{"b":{{}} , "a" : {value}, "c" : "" }}'.encode() for value in values]
+    batch = pa.RecordBatch.from_pydict(
+        {"value": pa.array([*lines, b'{"a": "\\u20ac"}', b"{}", *broken, b"\xff", b"  "])}
+    )
     told = [*Decoder("json", ("a",), "utf-8").rows(batch)]
     request = ColumnMapping({"value": "a"}, {"topic": "t", "due": "1700000000000"}, MOST_MS).request
-    assert [request(row, 0).value for row, fault in told if fault is None] == [
-        b"5.00",
-        '{"ä":[1.5,null]}'.encode(),
-        b"1e400",
-    ]
-    assert [fault and fault.partition(":")[0] for _, fault in told[3:]] == ["the line is broken"] * 2 + ["not utf-8"]
+    sent = [request(row, 0).value for row, fault in told if fault is None]
+    assert sent == [*(value.encode() for value in values), "€".encode(), None]
+    faults = [fault.partition(": ")[0] for _, fault in told if fault is not None]
+    assert faults == ["the line is broken"] * len(broken) + ["not utf-8"]
 
 
 @pytest.mark.parametrize("name", ["utf-16", "nonsense"])

@@ -81,7 +81,12 @@ def test_all_fields() -> None:
         ({"when": "9" * 5_000}, "due is '9"),
         ({"when": "9999-12-31T23:59:59.9999999Z"}, "bad-header: timer-deliver-ms"),
         ({"id": ""}, "bad-header: timer-id"),
-        ({"extra": "{"}, "headers are not JSON"),
+        ({"extra": "{"}, "headers are broken: not a JSON object"),
+        ({"extra": "[" * 9_000}, "headers are broken: not a JSON object"),
+        ({"extra": '{"a": Infinity}'}, "headers are broken: not a JSON object"),
+        ({"extra": '{"a": 1, "a": 2}'}, "headers are broken: 'a' is there twice: give it once"),
+        ({"body": {"a": float("inf")}}, "has no JSON form: .*: give it as text"),
+        ({"body": {"a": b"x"}}, "has no JSON form: .*: give it as text"),
         ({"extra": '{"a\\u0000b": "x"}'}, "has a NUL, where Kafka clients cut its name: leave the NUL out"),
         ({"extra": ["ab"]}, "headers are not an object"),
         ({"extra": [(b"a", "x")]}, "headers are not an object"),
@@ -93,6 +98,11 @@ def test_an_invalid_row_is_rejected_with_the_reason(wrong: dict[str, Any], told:
         MAPPED.request(row(**wrong), NOW_MS)
     with pytest.raises(InvalidRowError, match="missing-topic"):
         ColumnMapping(COLUMNS, {}, 1).request(row(when=NOW_MS), NOW_MS)
+
+
+def test_headers_are_sent_as_they_are_written() -> None:
+    headers = MAPPED.request(row(extra='{"a": 1.10, "b": {"c": 1e400, "c":-0}}'), NOW_MS).headers
+    assert headers[2:4] == [("a", b"1.10"), ("b", b'{"c": 1e400, "c":-0}')]
 
 
 def test_headers_of_a_map_are_all_sent_if_a_name_is_there_twice() -> None:
