@@ -40,11 +40,17 @@ _SETTINGS = {"spark.sql.caseSensitive": "true", "spark.sql.legacy.parquet.nanosA
 
 
 def parse_encoding(text: str) -> str:
-    """Return the name of an encoding in which lines and quotes are those of ASCII. Raises ValueError."""
-    with suppress(LookupError):
-        if '{",}\r\n'.encode(text) == b'{",}\r\n':
+    """Return the name of an encoding in which lines, commas and quotes are those of ASCII. Raises ValueError.
+
+    In other encodings, bytes of a quote or comma are parts of letters, or change all that follows: a letter of several
+    bytes has none below "0", and begins with none of ASCII.
+    """
+    with suppress(LookupError, UnicodeError):
+        others = (chr(code).encode(text, "ignore") for code in range(0x80, 0x10000))
+        is_apart = all(len(other) < 2 or (other[0] >= 0x80 and min(other) >= 0x30) for other in others)
+        if '{",}\r\n'.encode(text) == b'{",}\r\n' and is_apart:
             return text
-    raise ValueError(f"{text!r} is unknown, or has other bytes for commas and lines than ASCII: convert to UTF-8")
+    raise ValueError(f"{text!r} is unknown, or has not the bytes of ASCII for just commas and lines: convert to UTF-8")
 
 
 @dataclass(frozen=True)

@@ -151,8 +151,13 @@ def test_values_of_json_are_sent_as_they_are_written() -> None:
     assert faults == ["the line is broken"] * len(broken) + ["not utf-8"]
 
 
-@pytest.mark.parametrize("name", ["utf-16", "nonsense"])
+ESCAPED = ["hz", "idna", "iso-2022-jp", "iso-2022-kr", "raw_unicode_escape", "utf-7"]
+"""Encodings in which quotes, commas or lines may be bytes of other letters."""
+
+
+@pytest.mark.parametrize("name", ["utf-16", "nonsense", "undefined", *ESCAPED])
 def test_an_encoding_with_other_lines_than_ascii_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="convert to UTF-8"):
         parse_encoding(name)
-    assert parse_encoding("cp1252") == "cp1252"
+    for lasting in ("cp1252", "cp864", "big5", "gb18030", "shift_jis", "euc_jis_2004"):
+        assert parse_encoding(lasting) == lasting
