@@ -184,6 +184,8 @@ def _parquet(spark: SparkSession, given: Sequence[str], wanted: Sequence[str]) -
             time = F.expr(f"timestamp_micros(c{at} DIV 1000 + IF(c{at} % 1000 > 0, 1, 0))")  # never early
             column = time if kind.endswith(",true)") else time.cast("timestamp_ntz")
             numbered = numbered.withColumn(f"c{at}", column)
+        elif kind.split()[1:2] == ["int96"]:  # nothing in it says a zone, and Spark takes it for UTC
+            numbered = numbered.withColumn(f"c{at}", F.col(f"c{at}").cast("timestamp_ntz"))
     return numbered, names
 
 

@@ -101,6 +101,14 @@ def test_a_time_of_parquet_with_a_zone_is_never_early(spark: SparkSession, tmp_p
     assert staged(spark, tmp_path / "rows.parquet", {"due": "when"})[0] == [(DUE_MS + (unit == "ns"), None)]
 
 
+def test_a_time_of_int96_has_no_zone(spark: SparkSession, tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"when": [NAIVE]}), file, use_deprecated_int96_timestamps=True)
+    told = f"due is {NAIVE.isoformat()}: give its time zone, such as Z or +01:00, or --zone"
+    assert staged(spark, file, {"due": "when"}) == ([], [told])
+    assert staged(spark, file, {"due": "when"}, zone="America/New_York") == ([(NEW_YORK_MS, None)], [])
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_bytes_that_are_not_the_encoding_refuse_their_row(spark: SparkSession, tmp_path: Path, form: str) -> None:
     file, good = tmp_path / f"rows.{form}", "Müller €5"
