@@ -36,7 +36,11 @@ _BROKEN = "the line is broken: it has more or fewer fields than the heading"
 _ONE_TO_ONE = "iso-8859-1"
 _NEVER = "\u2205"
 """A letter that no text has that is read one to one."""
-_SETTINGS = {"spark.sql.caseSensitive": "true", "spark.sql.legacy.parquet.nanosAsLong": "true"}
+_SETTINGS = {
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.legacy.parquet.nanosAsLong": "true",
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",  # 007 in a folder's name is no 7
+}
 
 
 def parse_encoding(text: str) -> str:

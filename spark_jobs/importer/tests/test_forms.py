@@ -109,6 +109,13 @@ def test_a_time_of_int96_has_no_zone(spark: SparkSession, tmp_path: Path) -> Non
     assert staged(spark, file, {"due": "when"}, zone="America/New_York") == ([(NEW_YORK_MS, None)], [])
 
 
+def test_a_column_in_the_name_of_a_folder_is_text(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "rows.parquet" / "number=007"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"when": [DUE_MS]}), folder / "a.parquet")
+    assert staged(spark, folder.parent, {"due": "when", "value": "number"}) == ([(DUE_MS, b"007")], [])
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_bytes_that_are_not_the_encoding_refuse_their_row(spark: SparkSession, tmp_path: Path, form: str) -> None:
     file, good = tmp_path / f"rows.{form}", "Müller €5"
