@@ -10,6 +10,7 @@ its rules about names, and the types of other columns, do not matter.
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -161,7 +162,10 @@ def _csv(spark: SparkSession, given: Sequence[str], encoding: str) -> tuple[Data
     names = reader.csv([*given]).columns
     schema = StructType([StructField(name, StringType()) for name in (*names, BROKEN)])
     read = [name.encode(_ONE_TO_ONE).decode(encoding, "backslashreplace") for name in names]
-    return reader.schema(schema).csv([*given]), [name.removeprefix("\ufeff") for name in read]
+    read = [re.sub(r'^\ufeff("([^"]*)"\Z|(?!"))', r"\2", name) for name in read]
+    if len({*read}) < len(read) or any(name.startswith("\ufeff") for name in read):
+        raise UsageError(f"{given[0]}: its byte order mark makes the heading unclear: save it without one")
+    return reader.schema(schema).csv([*given]), read
 
 
 def _parquet(spark: SparkSession, given: Sequence[str], wanted: Sequence[str]) -> tuple[DataFrame, list[str]]:

@@ -116,6 +116,17 @@ def test_a_column_in_the_name_of_a_folder_is_text(spark: SparkSession, tmp_path:
     assert staged(spark, folder.parent, {"due": "when", "value": "number"}) == ([(DUE_MS, b"007")], [])
 
 
+def test_a_quoted_heading_after_a_byte_order_mark(spark: SparkSession, tmp_path: Path) -> None:
+    file, columns = tmp_path / "rows.csv", {"due": "when", "value": "body"}
+    for heading in ('"when","body"', "when,body"):
+        file.write_text(f"\ufeff{heading}\n{DUE_MS},v\n")
+        assert staged(spark, file, columns) == ([(DUE_MS, b"v")], [])
+    for heading in ('"a,b",when,body', "when,when,body"):
+        file.write_text(f"\ufeff{heading}\n1,{DUE_MS},v\n")
+        with pytest.raises(UsageError, match="byte order mark makes the heading unclear: save it"):
+            staged(spark, file, columns)
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_bytes_that_are_not_the_encoding_refuse_their_row(spark: SparkSession, tmp_path: Path, form: str) -> None:
     file, good = tmp_path / f"rows.{form}", "Müller €5"
