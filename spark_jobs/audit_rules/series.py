@@ -16,6 +16,7 @@ The times by the rule are found a second time on purpose, by other code than sch
 expression for both. Python runs for the rows only if there is a recurring timer among the requests of a run.
 """
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from typing import Any, NamedTuple
@@ -177,7 +178,10 @@ def match_ms(expression: str, zone: str, after_ms: int) -> int | None:
     """
     place = UTC if zone == "UTC" else ZoneInfo(zone)
     CronSim(expression, datetime(2000, 1, 1, tzinfo=place))
-    minute, hour, *_ = expression.split()
+    minute, hour, day, _, weekday = expression.split()
+    days = f" {day} {weekday}"
+    if re.search("[Ll#]", days) and re.search(r" \*[^ ]", days):
+        raise ValueError(f"L or # beside a step: {expression}")
     try:
         if "*" in (minute[0], hour[0]):
             return _match_by_offsets_ms(expression, place, after_ms // 1000)

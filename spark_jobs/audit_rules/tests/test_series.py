@@ -7,10 +7,12 @@ from random import Random
 from zoneinfo import ZoneInfo
 
 import pytest
+from cronsim import CronSimError
 from pyspark.sql import SparkSession
 
 from kafka_timer import headers as names
-from kafka_timer.headers import Schedule, parse
+from kafka_timer.headers import Recurrence, Schedule, parse
+from schemas.recurrence import problem_of
 from schemas.rules import Rules
 from schemas.tests.cron_by_the_clock import CRONS, SPANS, by_the_clock
 from spark_jobs.audit_rules.requests import requests
@@ -372,3 +374,19 @@ def test_a_search_finds_what_a_walk_over_all_minutes_finds(zone: str, at: tuple[
         while (later_ms := match_ms(cron, zone, after_ms)) is not None and later_ms < first_ms + minutes * 60_000:
             found.append(after_ms := later_ms)
         assert found == by_the_clock(cron, zone, first_ms, minutes), cron
+
+
+def test_the_bridge_refuses_the_rules_that_the_audit_refuses() -> None:
+    rng, kinds = Random(3), Counter[bool]()
+    fields = ("*", "*/2", "*/31", "1,*/2", "L", "1W", "5L", "6l", "MON#2", "7#6", "SUN", "1-5", "0", "60")
+    for _ in range(2_000):
+        cron = f"0 9 {rng.choice(fields)} {rng.choice(('*', 'JAN', '*/2', '13'))} {rng.choice(fields)}"
+        try:
+            match_ms(cron, "UTC", 0)
+            is_refused = False
+        except (CronSimError, ValueError):
+            is_refused = True
+        refusal = problem_of(Recurrence(cron), 1_000, 1_000, 1_000)
+        assert is_refused == (refusal is not None and refusal.code == "bad-header"), cron
+        kinds[is_refused] += 1
+    assert min(kinds.values()) > 200, kinds
