@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from schemas.resent import MarkTopics
 from spark_jobs.archive import archive_ends, archived
 from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules import headers as c
@@ -31,14 +32,9 @@ def with_later_outcomes(
     targets = sorted(bounds[1])
     real = read_records(spark, arguments.access, cluster.stable_spans(targets, from_ms=since))
     refused = _refused(spark, cluster, arguments, since)
-    marked = read_records(spark, arguments.access, marks)
     came = evidence.deliveries(real).select("origin").unionByName(evidence.rejections(refused).select("origin"))
-    key, prefix = F.col("key").cast("string"), arguments.marks.key("").decode()
-    is_ours = (F.col("topic") == arguments.marks.topic) & key.startswith(prefix)
-    named = F.when(is_ours, F.substring(key, len(prefix) + 1, 2**31 - 1))
-    sent = marked.select(named.when(F.col("topic") == arguments.marks.former, key).alias("origin"))
-    origins = judged.select("origin")  # most deliveries and marks are of other timers
-    seen, sent = (rows.join(origins, "origin", "left_semi").distinct() for rows in (came, sent))
+    seen = came.join(judged.select("origin"), "origin", "left_semi").distinct()  # most deliveries are of other timers
+    sent = marked(read_records(spark, arguments.access, marks), judged, arguments.marks)
     found = judged.join(seen.withColumn("has_come", F.lit(True)), "origin", "left")
     found = found.join(sent.withColumn("is_marked", F.lit(True)), "origin", "left")
     # After the spans are fixed: Spark fails if retention deletes any of them from now on.
@@ -48,6 +44,20 @@ def with_later_outcomes(
     is_refusal_known = arguments.rejected_topic not in broken
     is_whole = {topic: topic not in broken and is_refusal_known for topic in targets}
     return with_outcomes(found, is_whole, arguments.although_unknown, now_ms())
+
+
+def marked(records: DataFrame, judged: DataFrame, marks: MarkTopics) -> DataFrame:
+    """Return `origin` of the timers in `judged` (origin, requested_ms) that an earlier run has marked.
+
+    A mark from before its request is about an earlier topic of that name.
+    """
+    key, prefix = F.col("key").cast("string"), marks.key("").decode()
+    is_ours = (F.col("topic") == marks.topic) & key.startswith(prefix)
+    named = F.when(is_ours, F.substring(key, len(prefix) + 1, 2**31 - 1)).when(F.col("topic") == marks.former, key)
+    at_ms = F.from_json(F.col("value").cast("string"), "at_ms BIGINT")["at_ms"]
+    found = records.select(named.alias("origin"), at_ms.alias("at_ms")).join(judged, "origin")
+    is_older = F.col("at_ms") < F.col("requested_ms") - CLOCK_SKEW_MS
+    return found.where(~F.coalesce(is_older, F.lit(False))).select("origin").distinct()
 
 
 def _refused(spark: SparkSession, cluster: Cluster, arguments: BackfillArguments, since_ms: int) -> DataFrame:

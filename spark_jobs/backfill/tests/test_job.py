@@ -11,12 +11,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from schemas.resent import Job, MarkTopics
 from schemas.tables import REQUESTS
 from spark_jobs.audit_run.positions import ReadPosition
 from spark_jobs.backfill import job as backfill
 from spark_jobs.backfill.arguments import BackfillArguments
 from spark_jobs.backfill.job import missing
-from spark_jobs.backfill.outcomes import changed_topics, with_outcomes
+from spark_jobs.backfill.outcomes import changed_topics, marked, with_outcomes
 from spark_jobs.backfill.publish import BODIES, PublishTask
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.admin import Cluster, Span
@@ -52,6 +53,26 @@ def test_the_first_reason_not_to_send_is_the_outcome(spark: SparkSession) -> Non
     assert {row.detail for row in found if row.target == "cut"} == {
         "ask the consumers, then give --although-unknown cut"
     }
+
+
+def test_a_mark_from_before_its_request_is_about_an_earlier_topic_of_that_name(spark: SparkSession) -> None:
+    """An earlier run's mark counts by its own time; one without a time, and one by a clock that is behind, count."""
+    year_ms = 365 * 86_400_000
+    marks = MarkTopics(Job.BACKFILL, "marks", "former")
+    told = [(5, year_ms), (6, 2 * year_ms - 1), (7, None), (8, 2 * year_ms), (9, 2 * year_ms)]
+    records = [
+        (topic, b"%st/0/%d" % (prefix, offset), b"{}" if at_ms is None else b'{"v": 1, "at_ms": %d}' % at_ms)
+        for topic, prefix in (("marks", b"backfill/"), ("former", b""))
+        for offset, at_ms in told
+    ]
+    records += [("marks", b"redrive/t/0/4", b"{}"), ("marks", b"t/0/4", b"{}")]
+    judged = [(f"t/0/{offset}", 2 * year_ms) for offset in range(4, 9)]
+    found = marked(
+        spark.createDataFrame(records, "topic STRING, key BINARY, value BINARY"),
+        spark.createDataFrame(judged, "origin STRING, requested_ms BIGINT"),
+        marks,
+    )
+    assert {row.origin for row in found.collect()} == {"t/0/6", "t/0/7", "t/0/8"}
 
 
 class Now(Cluster):
