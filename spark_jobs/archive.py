@@ -74,8 +74,13 @@ def require_same_topic(cluster: Cluster, out: Location, timer_topic: str) -> Non
     """Raise JobFailedError if the archive is of an earlier topic of that name. Note the topic's id in a new archive."""
     known, now = files.read(out / _TOPIC_ID), cluster.topic_ids([timer_topic]).get(timer_topic)
     if known is None and now is not None:
+        if archive_ends(out, timer_topic):
+            raise JobFailedError(
+                f"{out} does not say which {timer_topic} it holds (an older version began it): if the topic was not"
+                f" created again since then, write {now} to {out / _TOPIC_ID}; else give a new --out, or no --archive"
+            )
         files.write(out / _TOPIC_ID, now.encode())
-    elif known is not None and now not in (None, known.decode()):
+    elif known is not None and now not in (None, known.decode().strip()):
         raise JobFailedError(
             f"{timer_topic} was created again since {out} was begun: give a new --out, or no --archive"
         )

@@ -171,6 +171,16 @@ def test_an_archive_of_a_topic_that_was_created_again_is_refused(tmp_path: Path)
         require_same_topic(now, tmp_path, TIMERS)
 
 
+def test_an_archive_that_does_not_name_its_topic_is_refused_until_that_is_written(archive: Path) -> None:
+    now = Now(Span(TIMERS, 0, 0, 900))
+    now.id = "second"
+    with pytest.raises(JobFailedError, match=r"does not say which timer.requests .*, write second to .*/topic_id;"):
+        require_same_topic(now, archive, TIMERS)
+    assert not (archive / "topic_id").exists()
+    (archive / "topic_id").write_text("second\n")
+    require_same_topic(now, archive, TIMERS)
+
+
 def test_the_second_of_two_audits_in_one_folder_is_refused(tmp_path: Path) -> None:
     told = pytest.raises(JobFailedError, match=f"another audit is at work in --out {tmp_path}")
     with folder_lock(tmp_path), told, folder_lock(tmp_path):
