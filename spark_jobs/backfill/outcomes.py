@@ -39,8 +39,7 @@ def with_later_outcomes(
     found = found.join(sent.withColumn("is_marked", F.lit(True)), "origin", "left")
     # After the spans are fixed: Spark fails if retention deletes any of them from now on.
     part = next(reversed(done_parts(arguments.audit)), None)
-    broken = changed_topics(cluster, read_positions(arguments.audit, part), [*targets, arguments.rejected_topic])
-    broken |= {*cluster.compacted(targets, if_unknown=True), *cluster.compacted([arguments.rejected_topic])}
+    broken = unreliable_topics(cluster, read_positions(arguments.audit, part), [*targets, arguments.rejected_topic])
     is_refusal_known = arguments.rejected_topic not in broken
     is_whole = {topic: topic not in broken and is_refusal_known for topic in targets}
     return with_outcomes(found, is_whole, arguments.although_unknown, now_ms())
@@ -65,12 +64,13 @@ def _refused(spark: SparkSession, cluster: Cluster, arguments: BackfillArguments
     return read_records(spark, arguments.access, spans)
 
 
-def changed_topics(cluster: Cluster, reached: Positions, topics: Sequence[str]) -> set[str]:
-    """Return the topics that were created again since the audit read them (`reached`), or may have been, or have lost
-    records that it has not read."""
+def unreliable_topics(cluster: Cluster, reached: Positions, topics: Sequence[str]) -> set[str]:
+    """Return the topics that were created again since the audit read them (`reached`), have lost records that it has
+    not read, or are compacted; or may be so, as we may not read their ids or settings."""
     ids, ends = cluster.topic_ids(topics), {place: at.end for place, at in reached.items()}
     lost = {log.topic for log in cluster.spans(topics) if log.start > ends.get(log[:2], 0)}
     known = {(topic, at.topic_id) for (topic, _), at in reached.items() if at.topic_id is not None}
+    lost |= {*cluster.compacted(topics, if_unknown=True)}
     return {topic for topic in topics if topic in lost or (topic, ids.get(topic)) not in known}
 
 

@@ -175,7 +175,9 @@ class Cluster:
         for topic, answer in self._configs(topics).items():
             try:
                 is_compacted = "compact" in self._answer(answer)["cleanup.policy"].value
-            except KafkaException:
+            except KafkaException as wrong:
+                if wrong.args[0].code() not in _PERMANENT_ERRORS:
+                    raise JobFailedError(f"{topic}: its settings could not be read: {wrong.args[0].str()}") from wrong
                 is_compacted = if_unknown
             if is_compacted:
                 found.append(topic)

@@ -17,7 +17,7 @@ from spark_jobs.audit_run.positions import ReadPosition
 from spark_jobs.backfill import job as backfill
 from spark_jobs.backfill.arguments import BackfillArguments
 from spark_jobs.backfill.job import missing
-from spark_jobs.backfill.outcomes import changed_topics, marked, with_outcomes
+from spark_jobs.backfill.outcomes import marked, unreliable_topics, with_outcomes
 from spark_jobs.backfill.publish import BODIES, PublishTask
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.admin import Cluster, Span
@@ -76,10 +76,13 @@ def test_a_mark_from_before_its_request_is_about_an_earlier_topic_of_that_name(s
 
 
 class Now(Cluster):
-    """`orders` has two partitions."""
+    """`orders` has two partitions. is_compacted None: its settings may not be read."""
 
-    def __init__(self, topic_id: str | None, *starts: int) -> None:
-        self._id, self._starts = topic_id, starts
+    def __init__(self, topic_id: str | None, *starts: int, is_compacted: bool | None = False) -> None:
+        self._id, self._starts, self._is_compacted = topic_id, starts, is_compacted
+
+    def compacted(self, topics: Iterable[str], *, if_unknown: bool = False) -> list[str]:
+        return [*topics] if self._is_compacted or (self._is_compacted is None and if_unknown) else []
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         return {} if self._id is None else dict.fromkeys(topics, self._id)
@@ -97,15 +100,17 @@ class Now(Cluster):
         (Now(None, 0, 0), True),
         (Now("first", 0, 0, 0), False),
         (Now("first", 0, 0, 1), True),
+        (Now("first", 0, 20, is_compacted=True), True),
+        (Now("first", 0, 20, is_compacted=None), True),
     ],
 )
-def test_a_topic_that_was_created_again_or_cut_since_the_audit_may_have_had_what_is_missing(
+def test_a_topic_that_was_created_again_cut_or_compacted_since_the_audit_may_have_had_what_is_missing(
     now: Cluster, is_changed: object
 ) -> None:
     reached = {("orders", at): ReadPosition(((0, 20),), True, "first") for at in range(2)}
-    assert changed_topics(now, reached, ["orders"]) == ({"orders"} if is_changed else set())
+    assert unreliable_topics(now, reached, ["orders"]) == ({"orders"} if is_changed else set())
     unknown = {place: replace(at, topic_id=None) for place, at in reached.items()}
-    assert changed_topics(now, unknown, ["orders"]) == {"orders"}
+    assert unreliable_topics(now, unknown, ["orders"]) == {"orders"}
 
 
 def test_what_ended_a_timer_or_may_have_delivered_it_is_known_from_the_audit(

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka import admin, resend
@@ -114,3 +115,34 @@ def test_an_answer_without_an_offset_is_asked_for_again(monkeypatch: pytest.Monk
     monkeypatch.setattr(admin, "AdminClient", Client)
     monkeypatch.setattr(admin, "_RETRY_INTERVAL_S", 0.0)
     assert admin.Cluster(KafkaAccess("localhost:9092")).spans(["timers"]) == [Span("timers", 0, 7, 9)]
+
+
+@pytest.mark.parametrize(("if_unknown", "found"), [(False, ["log"]), (True, ["log", "denied"])])
+def test_a_topic_is_not_known_to_be_compacted_only_if_its_settings_are_denied(
+    if_unknown: object, found: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = {"denied": KafkaError.TOPIC_AUTHORIZATION_FAILED, "broken": KafkaError.NOT_CONTROLLER}
+    policies = {"log": "compact,delete", "plain": "delete"}
+
+    class Client:
+        def __init__(self, settings: dict[str, Any]) -> None:
+            pass
+
+        def list_topics(self, timeout: float) -> Any:
+            return SimpleNamespace(topics={})
+
+        def describe_configs(self, asked: list[Any], **options: Any) -> dict[Any, Any]:
+            answers = {}
+            for resource in asked:
+                answers[resource] = answer = Future[Any]()
+                if resource.name in codes:
+                    answer.set_exception(KafkaException(KafkaError(codes[resource.name])))
+                else:
+                    answer.set_result({"cleanup.policy": SimpleNamespace(value=policies[resource.name])})
+            return answers
+
+    monkeypatch.setattr(admin, "AdminClient", Client)
+    cluster = admin.Cluster(KafkaAccess("localhost:9092"))
+    assert cluster.compacted(["log", "plain", "denied"], if_unknown=bool(if_unknown)) == found
+    with pytest.raises(JobFailedError, match="broken: its settings could not be read: "):
+        cluster.compacted(["broken"], if_unknown=bool(if_unknown))
