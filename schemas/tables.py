@@ -103,6 +103,8 @@ class Kind(Enum):
     )
     """A parsed request; `id`, `whole_id` and `trace` are digests, `own_key` and `want` hashes of contents.
 
+    want.headers: null if the bridge may read other headers than the audit.
+
     whole_id: of a cancel for RocketMQ's `topic+id`. Its `target` and `id` are those two; if a timer is pending under
     the whole text, the cancel is for that one. of_origin: the timer that a cancel or move names by its origin.
     rule, occurrence: of a recurring timer (spark_jobs.audit_rules.series). dubious: true if a bridge of 0.3 or later

@@ -215,7 +215,9 @@ def _parts_that_differ() -> Column:
     """
     asked, place = F.col("asked"), F.col("place")
     want = {part: asked["want"][part] for part in _PARTS}
-    got = want | {"topic": asked["target"], "control": F.lit(True)}
+    is_read_alike = want["headers"].isNotNull()
+    got = want | {"headers": F.coalesce(want["headers"], F.col("got_low.headers"))}
+    got |= {"topic": asked["target"], "control": F.lit(True)}
     told = {"control": "control-headers"}
     parts = [_differs("got", part, wanted, told.get(part, part)) for part, wanted in got.items()]
     wanted_partition = F.coalesce(asked["want_partition"], place["key_partition"])
@@ -228,7 +230,7 @@ def _parts_that_differ() -> Column:
     fits = F.coalesce(place["delivered_rolls"] <= F.coalesce("rolls", F.lit(0)), F.lit(False))
     parts.append(F.when(place.isNotNull() & F.col("got_low")["control"] & ~fits, names.ROLLS))
     parts.append(_differs("returned", "value", want["value"], "value"))
-    kept_headers = F.col("returned_low.headers").isNotNull()
+    kept_headers = F.col("returned_low.headers").isNotNull() & is_read_alike
     parts.append(F.when(kept_headers, _differs("returned", "headers", want["headers"], "headers")))
     # The rejected record has the request's own key if it was refused at intake, the delivery's key if it was parked.
     other_key = asked["own_key"] != F.col("returned_low.key")

@@ -34,6 +34,8 @@ _MAX_DIGITS = 18
 """Most digits of an offset in `timer-of`."""
 _UNKNOWN = rf"(?m)^(?!({'|'.join(sorted(names.KNOWN))})$)(?i:timer-)"
 """A header that looks like one of ours, and is none."""
+_MOST_HEADERS_READ = 100_000
+"""librdkafka returns none of a record's headers if there are more."""
 _SWITCHES = ("pause", "resume")
 MOVES = ("move", *_SWITCHES)
 """Kinds of requests that end nothing. Those to pause and resume are about a target topic if they name no timer."""
@@ -91,7 +93,7 @@ def requests(
         c.decimal(c.value_of(h, names.EXPIRE_MS)).alias("expire_ms"),
         c.partition_number(c.value_of(h, names.PARTITION)).alias("want_partition"),
         F.when(c.has(h, names.ID), c.digest(c.value_of(h, names.ID))).alias("id"),
-        c.contents(key).alias("want"),
+        _want(h, key).alias("want"),
         F.xxhash64("own_key").alias("own_key"),
         F.when(F.col("whole_id").isNotNull(), c.digest(F.col("whole_id"))).alias("whole_id"),
         F.when(action.isin("cancel", *MOVES) & ~c.has(h, names.ID), _of_origin(h)).alias("of_origin"),
@@ -142,6 +144,14 @@ def copy_claim_of(asked: Column) -> Column:
     fields = (asked[name].alias(name) for name in _COPIED_FIELDS)
     rule, no_time = series.of_copies(asked["rule"]).alias("rule"), F.lit(None).cast("bigint").alias("scheduled_ms")
     return F.struct(asked["kind"].alias("action"), *fields, rule, no_time)
+
+
+def _want(headers: Column, key: Column) -> Column:
+    """Return `want`. Its `headers` are null if the bridge's client may read other names or none: its limit, a NUL that
+    ends a name, and a name that is no UTF-8, which Java's client shows with U+FFFD."""
+    want, written = c.contents(key), F.array_join(headers["key"], "\n")
+    is_other = (F.size(headers) > _MOST_HEADERS_READ) | written.contains("\0") | written.contains("\ufffd")
+    return want.withField("headers", F.when(~is_other, want["headers"]))
 
 
 def _target(headers: Column, own_topics: Set[str]) -> Column:

@@ -239,11 +239,13 @@ _FACTS = {
     "was_due": "coalesce(deliveries > 0"
     " OR error IN ('unknown-topic', 'unknown-partition', 'not-authorized', 'expired', 'missed')"
     " OR (error IN ('too-large', 'bad-target') AND (asked.occurrence > 1 OR copies > 0)), false)",
+    # Of headers that bridge and audit may read differently, the audit cannot check a refusal.
     "wrongly_refused": "coalesce(NOT malformed AND NOT ((bad_rule OR dubious) AND error = 'bad-header')"
+    " AND asked.want.headers IS NOT NULL"
     " AND ((error IN ('no-occurrence', 'missed') AND NOT is_over)"
     f" OR {_is_in('error', PARSE_CODES)} OR NOT {_is_in('error', (*UNPROVED_CODES, *_OWN_RULE_CODES))}"
     " OR (error = 'too-far' AND coalesce(asked.due_ms - requested_ms <= max_delay_ms, true))), false)",
-    "wrongly_expired": "coalesce(error = 'expired' AND (expire_ms IS NULL"
+    "wrongly_expired": "coalesce(error = 'expired' AND asked.want.headers IS NOT NULL AND (expire_ms IS NULL"
     " OR rejected_ms + skew_ms < expire_ms), false)",
 }
 

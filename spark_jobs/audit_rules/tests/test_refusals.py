@@ -5,7 +5,7 @@ import pytest
 from kafka_timer import headers as names
 from spark_jobs.audit_rules.verdicts import PARSE_CODES, UNPROVED_CODES
 from spark_jobs.tests.one_run import TIGHT, Judging, one_run
-from spark_jobs.tests.records import History, cancel, rejection, request
+from spark_jobs.tests.records import Headers, History, Record, cancel, rejection, request
 
 pytestmark = pytest.mark.spark
 
@@ -21,9 +21,20 @@ def test_a_well_formed_request_that_is_refused_as_malformed_is_a_fault() -> Judg
     named, nothing = cancel(b"x", 54), cancel(None, 55)
     refused = [*((asked, code) for code, asked in well.items()), (far, "too-far"), (near, "too-far")]
     refused += [(never, "bad-header"), (own, "bad-header"), (named, "missing-id"), (nothing, "missing-id")]
-    found = yield History([asked for asked, _ in refused], [], [rejection(asked, code) for asked, code in refused])
     seconds, misspelt = request(56, due_ms=5), request(57, also=(("timer-ID", b"x"),))
     refused += [(dubious, "bad-header") for dubious in (seconds._replace(timestamp_ms=10**12), misspelt)]
+    rejections = [rejection(asked, code) for asked, code in refused]
+    # As the bridge reads and returns it: of so many headers none, a name up to its NUL, of a wrong name a reason.
+    many = request(58, foreign=[("x", None)] * 100_001)
+    cut, no_utf8 = (request(n, foreign=((name, b"7"),)) for n, name in ((59, "timer-delay-ms\0"), (60, "a\ufffd")))
+    read: list[tuple[Record, str, Headers]] = [
+        (many, "missing-time", ()),
+        (no_utf8, "bad-header", ((names.DELIVER_MS, b"no UTF-8"),)),
+    ]
+    read.append((cut, "ambiguous-time", (*cut.headers[:-1], (names.DELAY_MS, b"7"))))
+    refused += [(asked, code) for asked, code, _ in read]
+    rejections += [rejection(asked._replace(headers=headers), code) for asked, code, headers in read]
+    found = yield History([asked for asked, _ in refused], [], rejections)
     wrong = {well[code].offset for code in (*PARSE_CODES, "no-such-code")} | {near.offset, named.offset}
     assert {row.offset for row in found.rows if row["class"] == "wrongly-rejected"} == wrong
     assert {row["class"] for row in found.rows if row.offset not in wrong} == {"rejected"}
