@@ -274,12 +274,14 @@ class Aborted:
     why: meaningful if `refused` is empty. `stale-member`: the group no longer knows the member.
     unavailable: topics that accepted no records for a reason that may last: no leader, too few in-sync replicas, a
         quota. As far as the sink knows, the transaction would commit without records to them.
+    is_known: True if the cluster reported `unavailable` soon, before anything was sent: no other record was delayed.
     refusing: topics of `refused` that made a transaction fail after it was sent, so that each try costs all others.
     """
 
     refused: Mapping[Outgoing, str]
     why: AbortReason = field(default="fault", compare=False)
     unavailable: frozenset[str] = field(default=frozenset(), compare=False)
+    is_known: bool = field(default=False, compare=False)
     refusing: frozenset[str] = field(default=frozenset(), compare=False)
 
 

@@ -207,7 +207,7 @@ class CommitPipeline:
                     f" stops, so that no record is lost; fix the topic, then start again"
                 )
         self._breakers.refuse(outcome.refusing, self._clock.now_ms())
-        for target in self._breakers.trip(outcome.unavailable, self._clock.now_ms()):
+        for target in self._breakers.trip(outcome.unavailable, self._clock.now_ms(), is_known=outcome.is_known):
             log.warning(
                 "%s: it takes no records (no leader, too few in-sync replicas, or a quota); its timers wait, all others"
                 " go on, and it is tried again; check its brokers",

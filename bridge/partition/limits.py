@@ -12,6 +12,7 @@ A target topic that takes no records has a circuit breaker, so that the timers o
     half open --they are committed---------------->  twice as many may leave, and so on, until the breaker is closed
     half open --the topic fails again------------->  open, for twice as long (at most LONGEST_DELAY_MS); then at most
                                                      half as many as failed may leave at a time, for 10 minutes
+    half open --the cluster reports it still away->  open, for the first delay: nothing was sent, so the try was cheap
 
 A target that refuses some records has one, too: the refused ones are rejected, the others wait for a second, and are
 tried in batches of growing size. So a transaction fails at most once a second for it, and decides about many timers.
@@ -95,7 +96,7 @@ TOO_MANY_LIMITED = Refusal(
     f"timers for {MOST_LIMITED} target topics are pending in its partition, and one more that has a rate would be too"
     f" many: send it again later, or give it no max_per_s",
 )
-FIRST_DELAY_MS = 5000  # retry delay after the first failure; it doubles with each further one
+FIRST_DELAY_MS = 5000  # retry delay after the first failure; it doubles with each further one that was sent
 REFUSED_DELAY_MS = 1000
 REFUSED_TIMERS = 256
 LONGEST_DELAY_MS = 60_000  # so a topic is tried at least once a minute
@@ -119,14 +120,9 @@ class _Breaker:
     """Timers that the topic took before it failed with more (it is slow, or has a quota); None if it did not."""
     has_succeeded: bool = False
 
-    @property
-    def longer_ms(self) -> int:
-        """The retry delay after one more failure."""
-        return min(2 * self.delay_ms, LONGEST_DELAY_MS)
-
-    def reopen(self, now_ms: int) -> None:
+    def reopen(self, now_ms: int, longest_ms: int) -> None:
         """Wait for twice as long: the topic has failed again, and has taken no record meanwhile."""
-        self.opened_ms, self.delay_ms = now_ms, self.longer_ms
+        self.opened_ms, self.delay_ms = now_ms, min(2 * self.delay_ms, longest_ms)
 
     def refuse(self, now_ms: int) -> None:
         """Wait for a moment, then let twice as many leave: each try finds the records that the topic refuses."""
@@ -160,9 +156,15 @@ class CircuitBreakers:
         """True if one of `targets` has failed lately, so that a transaction with it may fail again."""
         return not self._breakers.keys().isdisjoint(targets)
 
-    def trip(self, targets: Iterable[str], now_ms: int) -> list[str]:
-        """Open the breakers of `targets`; return the targets that took records until now."""
-        newly = []
+    def trip(self, targets: Iterable[str], now_ms: int, *, is_known: bool = False) -> list[str]:
+        """Open the breakers of `targets`; return the targets that took records until now.
+
+        is_known: True if nothing was sent to them, as the cluster reported them as unavailable. Each try still costs a
+        copy of a timer, so many of them are tried more rarely.
+        """
+        newly, longest_ms = [], LONGEST_DELAY_MS
+        if is_known:
+            longest_ms = max(FIRST_DELAY_MS, LONGEST_DELAY_MS * len(self._breakers) // MAX_BREAKERS)
         for target in targets:
             breaker = self._breakers.get(target)
             if breaker is None and self._may_add(target):
@@ -170,10 +172,11 @@ class CircuitBreakers:
                 newly.append(target)
             elif breaker is not None and breaker.has_succeeded:
                 most = max(1, breaker.timers // 2)
-                self._breakers[target] = _Breaker(now_ms, now_ms, breaker.longer_ms, most_timers=most)
+                delay_ms = min(2 * breaker.delay_ms, longest_ms)
+                self._breakers[target] = _Breaker(now_ms, now_ms, delay_ms, most_timers=most)
                 newly.append(target)
             elif breaker is not None and not breaker.is_open(now_ms):
-                breaker.reopen(now_ms)
+                breaker.reopen(now_ms, longest_ms)
         return newly
 
     def _may_add(self, target: str) -> bool:

@@ -49,6 +49,8 @@ class FakeSink(FakePort):
         producers = (f"{self.transactional_id}-{number}" for number in range(MAX_IN_FLIGHT))
         self._free = deque((own, self.kafka.init(own)) for own in producers)
         self._in_flight: list[FakePublishing] = []
+        self._suspects: set[str] = set()
+        """Topics that accepted no records at the last try."""
 
     def needs_look_up(self, outgoing: Sequence[Outgoing]) -> bool:
         return bool(outgoing) and self.rng is not None and self._own_rng.random() < _LOOK_UP_SHARE
@@ -89,8 +91,10 @@ class FakeSink(FakePort):
         begun, transaction = submitted.begun, submitted.transaction
         self.step("sink.end")
         if submitted.unavailable:
-            self.kafka.timeline.advance(self.failure_ms)
-            return replace(self._abort(begun, {}), unavailable=submitted.unavailable)
+            is_known = submitted.unavailable <= self._suspects
+            self._suspects |= submitted.unavailable
+            self.kafka.timeline.advance(1 if is_known else self.failure_ms)
+            return replace(self._abort(begun, {}), unavailable=submitted.unavailable, is_known=is_known)
         if submitted.refused or draw(self.rng, self.fault_chance):
             return self._abort(begun, submitted.refused)
         if self.faults:
@@ -118,6 +122,7 @@ class FakeSink(FakePort):
             elif self.kafka.topics[record.topic].unavailable:
                 submitted.unavailable |= {record.topic}
             else:
+                self._suspects.discard(record.topic)
                 self._append(begun, record)
         for timer_partition, value in transaction.journal.items():
             self.step("sink.journal")

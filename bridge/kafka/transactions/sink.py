@@ -46,6 +46,8 @@ _MAX_TOPICS_IN_LOG = 3
 _MAX_SUSPECTS = 10_000
 _OWN_TOPIC_TRIES = 4
 """Tries after which unavailable topics must be the bridge's own: each try leaves out unavailable targets."""
+_KNOWN_S = 1.0
+"""A later answer of the cluster has delayed the transaction's other records."""
 _CLOSE_S = CALL_S + 1.0
 _MAX_SELF_FENCES = 3
 """Fences in a row. Without a limit, two processes with the same id and a slow broker would fence each other forever."""
@@ -254,7 +256,8 @@ class ConfluentSink:
         if not unavailable:
             return None
         self._wait(str(SendFailure(unavailable=unavailable)), submitted.tries, quietly=may_be_targets)
-        return Aborted({}, unavailable=unavailable)
+        is_known = time.monotonic() - submitted.began_s < _KNOWN_S
+        return Aborted({}, unavailable=unavailable, is_known=is_known)
 
     def _sending_failed(self, submitted: InFlightTransaction, failed: SendFailure) -> Aborted:
         """Wait before a retry, unless the failure's targets are known.

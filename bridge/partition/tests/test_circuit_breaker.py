@@ -125,15 +125,31 @@ def test_status_and_metrics_name_an_unavailable_target_until_it_takes_records() 
     assert name not in world.metrics()
 
 
-def test_retries_of_an_unavailable_target_become_rarer() -> None:
+@pytest.mark.parametrize(
+    ("is_known", "targets", "expected_s"),
+    [(False, 1, [5, 10, 20, 40, 60, 60]), (True, 1, [5] * 6), (True, MAX_BREAKERS, [5, 10, 20, 40, 60, 60])],
+)
+def test_retries_become_rarer_if_they_cost_others_much(targets: int, expected_s: list[int], *, is_known: bool) -> None:
+    """A known target is not sent to, so it is tried often, but each try costs a copy of a timer."""
+    breakers, now_ms, waited_s = CircuitBreakers(), 0, []
+    names = [f"t{n}" for n in range(targets)]
+    for _ in expected_s:
+        breakers.trip(names, now_ms, is_known=is_known)
+        waited_s.append((breakers.retry_ms("t0", now_ms) - now_ms) // 1000)
+        now_ms = breakers.retry_ms("t0", now_ms)
+    assert waited_s == expected_s
+
+
+def test_timers_leave_on_time_again_soon_after_a_long_fault_of_their_target() -> None:
     world = World(options=usual_options())
     world.fail()
-    world.send("bills", "b", 0)
-    world.pass_time(ms=600_000)
-    aborts = world.bridge.metrics.registry.get_sample_value(
-        "timer_bridge_transaction_aborts_total", {"reason": "fault"}
-    )
-    assert 8 <= (aborts or 0) <= 16
+    for n in range(200):
+        world.send("bills", f"b{n}", 1000 * n)
+    world.pass_time(ms=99_000)
+    world.fail(fails=False)
+    world.pass_time(ms=101_000)
+    assert len(world.values("bills")) == 200
+    assert max(world.lateness_ms("bills")[-95:]) <= 10, "those that fall due from 6 s after the end of the fault on"
 
 
 def test_a_timer_whose_copy_would_be_too_large_is_rejected_whole() -> None:

@@ -334,7 +334,7 @@ def _(_: Wrong, breakers: CircuitBreakers, __: str, now_ms: int) -> int | None:
 
 
 @_planted("a target that fails is tried at once", CircuitBreakers, "trip")
-def _(_: Wrong, __: CircuitBreakers, *_targets: Any) -> list[str]:
+def _(_: Wrong, __: CircuitBreakers, *_targets: Any, **_known: Any) -> list[str]:
     """No breaker is opened, so each transaction fails for the target that takes no records."""
     return []
 
