@@ -6,7 +6,8 @@ that were read, their rules, and the exceptions to "settled is every key <= K":
     refused    requests in the range that never became timers (they are on the rejected topic)
     ended      timers that a later request cancelled or replaced
     rolled     copies that were written to the timer topic, with the fields that identify each
-    landed     copies that were read; one that is rolled and not landed is a copy in flight
+    landed     copies that were read, or skipped unread (then the timer has ended); one that is rolled and not landed is
+               a copy in flight
     dropped    copies that were read after their timer had ended
     held       key <= K, but still pending: the clock went back, or the target had to wait
     released   was held, is settled now

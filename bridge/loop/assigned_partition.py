@@ -15,6 +15,7 @@ nothing is to be done for it, it rests until its next checkpoint or timer: turns
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum, auto
@@ -111,6 +112,8 @@ class AssignedPartition:
         """The offset at which the source was started, until its first record is polled."""
         self._stall = _StallProbe(-1, 0, 0)
         self._lag_sample = _LagSample(-1, -1, None)
+        self._copies_end = math.inf
+        """All copies from before the opening are below this offset."""
         self._checkpoint_interval_ms = checkpoint_interval_ms
         self._checkpoint_ms: int | None = None
         """When a checkpoint was last due, and nothing prevented it."""
@@ -238,6 +241,21 @@ class AssignedPartition:
             sample = sample._replace(is_empty=self._is_empty(start, end))
         self._lag_sample = sample
         return 0 if sample.is_empty else end - start
+
+    def end_lost_copies(self, end: int, lag: int) -> None:
+        """End the timers whose copies were skipped before they were read: nothing else would ever end them.
+
+        end: of the timer partition, as of now, with open transactions, which may hide copies. lag: up to it.
+        """
+        self._copies_end = min(self._copies_end, end)
+        is_read = self.phase is Phase.OPEN and (not lag or self.partition.store.next_offset >= self._copies_end)
+        if is_read and (lost := self.partition.end_lost_copies()):
+            self.wake()
+            log.warning(
+                "%s: %d timers are lost: retention or --adopt-progress has skipped their rolled copies before they were"
+                " read; the first timer-origins are %s: send them again, and raise retention.ms to 3 roll windows",
+                *(self.name, len(lost), ", ".join(f"{self.name}/{offset}" for offset in lost[:10])),
+            )
 
     def check_caught_up(self, now_ms: int, *, was_empty: bool, is_undecodable: bool) -> None:
         """Go on to OPEN when all records from before the opening are read. Markers are never polled.

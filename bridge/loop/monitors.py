@@ -88,7 +88,9 @@ class Monitors:
             if stable < end:
                 self._seen[partition] = stable, since_ms if offset == stable else now_ms
             is_undecodable = partition in self._pauses.undecodable
-            lags[partition] = Lag(owners[partition].lag(stable, end, is_undecodable=is_undecodable), end - stable)
+            lag = owners[partition].lag(stable, end, is_undecodable=is_undecodable)
+            owners[partition].end_lost_copies(end, lag)
+            lags[partition] = Lag(lag, end - stable)
         self._metrics.lags_checked(lags, self._hanging)
         for partition, _, since_ms, waiting, _ in self._hanging.values():
             self._warnings.warn(

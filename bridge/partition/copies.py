@@ -92,8 +92,10 @@ class CopiesInFlight:
         """Copies that are not published yet. No record can be one of them."""
         self.ended: set[int] = set()
         """Origin offsets of copies whose timer has ended."""
+        self._unread: set[int] = set()
         self.depart(flights)
         self.end(ended)
+        self._unread.update(self._flights)
 
     @property
     def alive_count(self) -> int:
@@ -106,6 +108,10 @@ class CopiesInFlight:
 
     def all(self) -> list[CopyInFlight]:
         return list(self._flights.values())
+
+    def unread(self) -> list[CopyInFlight]:
+        """Return those of `alive` from before the opening that were neither read nor moved since."""
+        return [flight for flight in self.alive() if flight.origin_offset in self._unread] if self._unread else []
 
     def claimed(self, record: Record, claim: Claim) -> CopyInFlight | None:
         """Return the copy that `record` is; None if it is not one of ours."""
@@ -154,6 +160,7 @@ class CopiesInFlight:
                 self._rolled_ms[flight.origin_offset] = now_ms
                 self._unpublished.discard(flight.origin_offset)
             self._flights[flight.origin_offset] = flight
+            self._unread.discard(flight.origin_offset)
             if flight.id_hash:
                 self._by_id.setdefault(flight.id_hash, set()).add(flight.origin_offset)
 
@@ -162,6 +169,7 @@ class CopiesInFlight:
         for origin_offset, _ in landed:
             flight = self._flights.pop(origin_offset)
             self._rolled_ms.pop(origin_offset, None)
+            self._unread.discard(origin_offset)
             self.ended.discard(origin_offset)
             if flight.id_hash:
                 self._by_id[flight.id_hash].discard(origin_offset)

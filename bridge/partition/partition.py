@@ -16,7 +16,7 @@ from operator import itemgetter
 
 from bridge.partition.copies import copy_of, hours_of, ranges_of
 from bridge.partition.decide import BatchIntake, View
-from bridge.partition.decisions import Intake
+from bridge.partition.decisions import Intake, NewDecisions
 from bridge.partition.draft import Draft, FrozenDraft
 from bridge.partition.ids import RecentlyDelivered
 from bridge.partition.limits import MOST_PAUSED, CircuitBreakers, TargetRateLimits
@@ -235,6 +235,18 @@ class Partition:
         self.flights.depart(decisions.rolled)
         draft.add_decisions(decisions)
 
+    def end_lost_copies(self) -> list[int]:
+        """End the timers whose copies were not read, though all records from before the opening are. Return origins."""
+        decisions = self._draft.decisions
+        room = max(0, self.options.max_poll_records - decisions.count_of_requests()) // 2  # of a journal record
+        landed = [(flight.origin_offset, flight.rolls) for flight in self.flights.unread()[:room]]
+        lost = [origin_offset for origin_offset, _ in landed]
+        if lost:
+            self.flights.land(landed)
+            decisions.add(NewDecisions(ended=lost, landed=landed))
+            self._dirty_since_ms = 0
+        return lost
+
     # -- timers that leave
 
     def obey(self, pauses: Mapping[str, bool]) -> list[str]:
@@ -401,7 +413,7 @@ class Partition:
 
     def _journal(self, draft: Draft, progress: Progress, waits: tuple[Wait, ...]) -> JournalRecord | None:
         """Return the decisions that (C, K) cannot express; None if there are none and nothing was read."""
-        has_exceptions = draft.decisions.released or draft.decisions.rolled or waits or waits != self._frozen_waits
+        has_exceptions = draft.decisions or waits or waits != self._frozen_waits
         from_offset = self.committed_progress.next_offset
         if progress.next_offset == from_offset and not has_exceptions and not self._must_claim:
             return None

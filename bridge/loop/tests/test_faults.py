@@ -30,8 +30,10 @@ from bridge.loop.tests.test_histories import (
     WINDOW_MS,
     Trouble,
     World,
+    crash,
     go_on,
     kafka_with,
+    lose_disk,
     send,
     two_partitions,
 )
@@ -926,6 +928,72 @@ def test_records_that_a_sender_aborted_are_no_lag() -> None:
     world.bridge.run(100)
     bridge.monitors.check_open_transactions()
     assert (world.delivered(), world.bridge.metrics.lags[PARTITION].lag) == (["a"], 0)
+
+
+def roll_and_die(world: World) -> None:
+    """Let a timer roll, and kill the bridge before it reads the copy."""
+    world.send("far", 5_000, id_="x")
+    while not any(dict(entry.headers).get("timer-rolls") for entry in world.kafka.read(TIMERS)):
+        world.bridge.turn()
+    world.bridge.kill()
+
+
+def check_open_transactions(world: World, *, is_loaded: bool = False) -> None:
+    for _ in range(3):
+        if is_loaded:
+            world.cancel("somebody's")
+        world.bridge.bridge.monitors.check_open_transactions()
+        world.bridge.run(20)
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+@pytest.mark.parametrize("is_adopted", [False, True])
+def test_a_timer_whose_copy_was_skipped_unread_is_pending_no_more(
+    caplog: pytest.LogCaptureFixture, *, is_adopted: bool, is_loaded: bool
+) -> None:
+    world = World(replace(SMALL, max_pending=1))
+    roll_and_die(world)
+    if is_adopted:
+        world.kafka.expire_offset("timers", PARTITION)
+        world.bridge.options = replace(world.options, adopt_progress="latest")
+    else:
+        log = world.kafka.partition(PARTITION)
+        log.delete_before(log.end)
+    world.bridge.start()
+    world.bridge.run(10)
+    assert world.pending() == 1
+    check_open_transactions(world, is_loaded=is_loaded)
+    assert world.pending() == 0
+    (warning,) = [each.getMessage() for each in caplog.records if "timers are lost" in each.getMessage()]
+    assert f"{PARTITION}: 1 timers are lost" in warning
+    assert f"{PARTITION}/0: send them again" in warning
+    world.bridge.options = world.options
+    for again in (crash, lose_disk):
+        again(world)
+        world.bridge.run(10)
+        assert world.pending() == 0
+    cancel = world.cancel("x")
+    world.send("new", 10)
+    world.bridge.run(100)
+    assert world.receipts("accepted", "delivered")[-1] == ("not-found", cancel.offset)
+    assert world.delivered() == ["new"], "the quota is free"
+
+
+def test_a_copy_that_an_open_transaction_hides_is_not_lost() -> None:
+    world = World()
+    world.send("far", 5_000)
+    world.bridge.run(10)
+    hiding = world.kafka.begin("somebody")
+    hidden = world.kafka.produce(TIMERS, b"m", headers=[], transaction=hiding)
+    world.bridge.run(3_000)
+    assert hidden.offset + 1 < world.kafka.partition(PARTITION).end, "the copy is after it"
+    lose_disk(world)
+    world.bridge.run(10)
+    check_open_transactions(world)
+    assert world.pending() == 1
+    world.kafka.commit(hiding)
+    world.bridge.run(10_000)
+    assert world.delivered() == ["far"]
 
 
 def test_a_journal_record_holds_at_most_the_decisions_of_two_turns() -> None:
