@@ -3,7 +3,7 @@
 timer topic   cleanup.policy=delete   message.timestamp.type=LogAppendTime   retention.bytes=-1
               retention.ms >= 3 x roll window: a rebuild finds the request of every pending timer
               compression.type=uncompressed: the broker measures a record as its readers will see it
-journal       as many partitions, the same retention, and records large enough for one transaction's decisions
+journal       as many partitions, the same retention (a new one: as its topic), records for one transaction's decisions
 rejected      records as large as a request with its reason; LogAppendTime, as for receipts
 control       one partition, compacted: the newest record of each key is the state that operators want
 
@@ -82,8 +82,11 @@ def journal_bytes(most_waits: int) -> int:
     return (64 << 10) + decisions + most_waits * _WAIT_BYTES
 
 
-def journal_topic(roll_window_ms: int, least_bytes: int) -> dict[str, str]:
-    return {**_kept(roll_window_ms), "max.message.bytes": str(max(_JOURNAL_BYTES, least_bytes))}
+def journal_topic(roll_window_ms: int, least_bytes: int, retention_ms: str) -> dict[str, str]:
+    """Return the configuration of a new journal. retention_ms: of its timer topic; -1 is unlimited."""
+    kept = _kept(roll_window_ms)
+    longest = max(kept["retention.ms"], retention_ms, key=lambda each: int(each) % 2**64)
+    return {**kept, "retention.ms": longest, "max.message.bytes": str(max(_JOURNAL_BYTES, least_bytes))}
 
 
 def journal_faults(topic: str, config: Mapping[str, str], roll_window_ms: int, least_bytes: int) -> list[str]:

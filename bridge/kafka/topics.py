@@ -199,10 +199,10 @@ class OwnTopics:
         for name, journal in self._journals.items():
             wanted = requirements.timer_topic(self._window_ms, is_compressed=self._demands_uncompressed_of is None)
             partitions = self._made(name, settings.partitions, wanted)
-            found[name] = TopicState(partitions, int(self._topics.config(name)["max.message.bytes"]))
-            journals[name] = self._made(
-                journal, partitions, requirements.journal_topic(self._window_ms, self._journal_bytes)
-            )
+            config = self._topics.config(name)
+            found[name] = TopicState(partitions, int(config["max.message.bytes"]))
+            wanted = requirements.journal_topic(self._window_ms, self._journal_bytes, config["retention.ms"])
+            journals[name] = self._made(journal, partitions, wanted)
         largest = max(each.max_message_bytes for each in found.values())
         partitions = found[settings.timer_topic].partitions
         self._made(settings.rejected_topic, partitions, requirements.rejected_topic(largest))

@@ -118,15 +118,16 @@ def _progress(
     partition: TimerPartition, history: History, options: TurnOptions, found: Checkpoint | None
 ) -> tuple[Progress, bool]:
     """Return the progress to recover to, and whether it is adopted."""
-    why = "the group has no committed offset, but timers were delivered before (if by another group: use that --group)"
+    why = "the group has no committed offset, but its journal had records (if by another group: use that --group)"
     try:
         committed = history.progress(partition)
         if committed is None:
             nothing_left = found is None or found.progress.settled == NOTHING_SETTLED
             values = history.journal(partition, from_offset=None, since_ms=None)
             if nothing_left and all(parse_record(partition, value).is_claim for value in values):
-                first, _ = history.bounds(partition)
-                return Progress(first, NOTHING_SETTLED, first, era=options.era_ms), False
+                first, end = history.bounds(partition)
+                if first == end or history.journal_bounds(partition)[0] == 0:  # no decisions that retention has deleted
+                    return Progress(first, NOTHING_SETTLED, first, era=options.era_ms), False
             # Another owner may have committed the first one since the first read.
             committed = history.progress(partition)
     except ForeignProgressError as wrong:

@@ -1,13 +1,14 @@
 """The bridge's own topics on a fake cluster: which are created, and which faults are reported."""
 
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from bridge.config.settings import load
-from bridge.config.topic_requirements import REASON_BYTES, fetch_limits, journal_bytes
+from bridge.config.topic_requirements import REASON_BYTES, fetch_limits, journal_bytes, timer_topic
 from bridge.errors import BridgeError, BrokerUnavailableError, SettingsError
 from bridge.kafka import ConfluentTopics
 from bridge.kafka.topics import OwnTopics
@@ -113,6 +114,16 @@ def test_a_topic_that_may_lose_timers_stops_a_start_but_not_a_running_bridge(
     cluster.is_down = True
     topics.complain()
     assert "topics could not be checked: no broker answers" in caplog.text
+
+
+@pytest.mark.parametrize(("of_topic", "of_journal"), [("2592000000", "2592000000"), ("-1", "-1"), ("1", "604800000")])
+def test_a_journal_is_created_with_the_retention_of_its_timer_topic(
+    cluster: Cluster, of_topic: str, of_journal: str
+) -> None:
+    cluster.create("timer.requests", 3, 1, timer_topic(172_800_000) | {"retention.ms": of_topic})
+    with suppress(SettingsError):
+        own(cluster).prepare()
+    assert cluster.topics["timer.journal"][1]["retention.ms"] == of_journal
 
 
 def test_compressed_requests_are_allowed_by_a_setting(cluster: Cluster) -> None:

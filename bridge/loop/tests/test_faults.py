@@ -227,8 +227,14 @@ def expired(world: World) -> None:
     world.kafka.expire_offset("timers", PARTITION)
 
 
+def expired_after_the_journal(world: World) -> None:
+    expired(world)
+    journal = world.kafka.partition(TimerPartition("timer.journal", 0))
+    journal.delete_before(journal.end)
+
+
 @pytest.mark.parametrize("loses_disk", [False, True])
-@pytest.mark.parametrize("lost", [reset_by_hand, expired])
+@pytest.mark.parametrize("lost", [reset_by_hand, expired, expired_after_the_journal])
 @pytest.mark.parametrize(("word", "again"), [("earliest", ["a", "b", "c"]), ("time", ["b", "c"]), ("latest", [])])
 def test_case_37_after_lost_progress_the_bridge_begins_where_adopt_progress_says(
     word: str, again: list[str], lost: Callable[[World], None], caplog: pytest.LogCaptureFixture, *, loses_disk: bool
@@ -258,6 +264,18 @@ def test_case_37_after_lost_progress_the_bridge_begins_where_adopt_progress_says
     world.send("new", 100)
     world.bridge.run(1000)
     assert sorted(world.delivered()) == sorted(["a", "b", "new", *again])
+
+
+def test_without_requests_no_progress_is_lost_when_the_journal_has_expired() -> None:
+    world = World()
+    world.bridge.run(1000)
+    world.bridge.stop()
+    expired_after_the_journal(world)
+    world.bridge.start()
+    world.bridge.run(100)
+    world.send("a", 0)
+    world.bridge.run(100)
+    assert world.delivered() == ["a"]
 
 
 # -- another owner meanwhile
