@@ -36,6 +36,7 @@ from operator import methodcaller
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from kafka_timer.durations import duration_text
+from kafka_timer.instants import MICROSECONDS_FROM, SECONDS_BELOW, other_unit
 from kafka_timer.levels import DEFAULT_MS, delay_ms
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
@@ -85,6 +86,7 @@ TRACE_ID = "timer-trace-id"
 MOVE = b"move"
 Pausing: TypeAlias = Literal["paused", "resumed"]
 _PAUSES: Mapping[bytes, Pausing] = {b"pause": "paused", b"resume": "resumed"}
+EPOCHS = (DELIVER_MS, EXPIRE_MS, UNTIL_MS)  # absolute times
 TIMES = (DELIVER_MS, DELAY_MS, DELAY_LEVEL)
 _WRITTEN_BY_US = (PROFILE, OCCURRENCE, SCHEDULED_MS)
 _SENT = frozenset({TOPIC, *TIMES, EXPIRE_MS, ID, ACTION, KEY, PARTITION, *RECURRENCE})
@@ -95,8 +97,6 @@ KNOWN = CONTROL | {OF, TRACE_ID, ERROR, ERROR_DETAIL, "timer-retries", "timer-re
 """All names that begin with `timer-` and have a meaning: a delivered or rejected record may be sent again with them."""
 PREFIX = "timer-"
 _SUGGESTED = sorted((*_SENT, OF))
-_SECONDS_BELOW = 10**11  # as epoch ms this is in 1973. Epoch seconds are below it until the year 5138.
-_MICROSECONDS_FROM = 10**14  # as epoch ms this is in 5138. Epoch microseconds are above it since 1973.
 PAUSED_MS = 10**15
 """A paused timer is due at this plus its due time: in the year 33658. It is above every due time of a sender."""
 
@@ -280,7 +280,7 @@ def _parse_fast(by_name: dict[str, bytes | None], timestamp_ms: int, limits: Lim
     if target is None or target in limits.own_topics or due_ms - timestamp_ms > limits.max_delay_ms:
         return None
     if limits.passed_on is not None and (
-        not _SECONDS_BELOW <= due_ms < _MICROSECONDS_FROM or unknown_name(by_name, limits.passed_on) is not None
+        not SECONDS_BELOW <= due_ms < MICROSECONDS_FROM or unknown_name(by_name, limits.passed_on) is not None
     ):
         return None
     return _new_tuple(Schedule, (target, due_ms, -1, id_, False, "", None))
@@ -390,6 +390,9 @@ def _schedule(ours: dict[str, bytes | None], timestamp_ms: int, limits: Limits, 
             raise RefusedError(f"{name} is written by the bridge alone: leave it out")
     if KEY in ours and ours[KEY] is None:
         raise RefusedError(f"{KEY} is null: give the delivered record's key, or leave the header out")
+    for name in EPOCHS[1:]:
+        if name in ours:
+            _require_ms(name, decimal(name, ours[name]), limits)
     recurrence = recurrence_of(ours)
     if recurrence is not None and not any(name in ours for name in TIMES):
         due_ms = timestamp_ms + recurrence.every_ms
@@ -446,13 +449,16 @@ def _due_ms(ours: dict[str, bytes | None], timestamp_ms: int, limits: Limits) ->
         raise RefusedError(f"{' and '.join(numbers)} are both present: send one of them", "ambiguous-time")
     for name, number in numbers.items():
         if name == DELIVER_MS:
-            if limits.passed_on is not None and not _SECONDS_BELOW <= number < _MICROSECONDS_FROM:
-                smaller = "microseconds" if number < 1000 * _MICROSECONDS_FROM else "nanoseconds"
-                unit = "seconds" if number < _SECONDS_BELOW else smaller
-                raise RefusedError(f"{name} is {number}, which looks like {unit}: send milliseconds since 1970")
-            return number
+            return _require_ms(name, number, limits)
         return timestamp_ms + (number if name == DELAY_MS else delay_ms(number, limits.levels_ms))
     raise RefusedError(f"send {DELIVER_MS} (epoch ms), {DELAY_MS} or {DELAY_LEVEL}", "missing-time")
+
+
+def _require_ms(name: str, number: int, limits: Limits) -> int:
+    """Return an absolute time. Raises RefusedError if it looks like another unit (not by an older version's rules)."""
+    if limits.passed_on is not None and (unit := other_unit(number)):
+        raise RefusedError(f"{name} is {number}, which looks like {unit}: send milliseconds since 1970")
+    return number
 
 
 def decimal(name: str, value: bytes | None, largest: int = MAX_INT64) -> int:

@@ -16,9 +16,23 @@ _INSTANT = re.compile(
 )
 
 
+SECONDS_BELOW = 10**11  # as epoch ms this is in 1973. Epoch seconds are below it until the year 5138.
+MICROSECONDS_FROM = 10**15  # as epoch ms this is in 33658. Epoch microseconds are above it since 2001.
+
+
+def other_unit(number: int) -> str | None:
+    """Return the unit that an instant seems to be in; None: milliseconds."""
+    if SECONDS_BELOW <= number < MICROSECONDS_FROM:
+        return None
+    smaller = "microseconds" if number < 1000 * MICROSECONDS_FROM else "nanoseconds"
+    return "seconds" if number < SECONDS_BELOW else smaller
+
+
 def parse_instant_ms(text: str) -> int:
     """Return epoch ms, rounded up, of ISO 8601 with a zone or of epoch ms. Raises ValueError with the right form."""
     if text.isascii() and text.isdigit():
+        if unit := other_unit(int(text)):
+            raise ValueError(f"{text} looks like {unit}: give epoch milliseconds, or 2026-12-24T18:00:00Z")
         return int(text)
     try:
         return parse_iso8601_ms(text)

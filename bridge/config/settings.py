@@ -36,6 +36,7 @@ from bridge.observe.logs import Format, Level
 from bridge.partition.options import ACTIONS, PATTERN, TargetLimit, TurnOptions
 from kafka_timer.control import DEFAULT_TOPIC as CONTROL_TOPIC
 from kafka_timer.headers import PAUSED_MS
+from kafka_timer.instants import other_unit
 from kafka_timer.levels import DEFAULT as LEVELS
 from kafka_timer.levels import parse_levels
 from schemas import resent
@@ -210,8 +211,9 @@ class Settings(BaseModel):
             if not PATTERN.fullmatch(pattern):
                 text = "write a name, with * for any characters and ? for one"
                 raise ValueError(f'targets."{pattern}" fits no topic: {text}')
-        if self.adopt_progress not in (None, "earliest", "latest") and not str(self.adopt_progress).isdigit():
-            raise ValueError("adopt_progress: give earliest, latest or an epoch ms")
+        begin = self.adopt_progress
+        if begin not in (None, "earliest", "latest") and (not str(begin).isdecimal() or other_unit(int(str(begin)))):
+            raise ValueError("adopt_progress: give earliest, latest or epoch milliseconds")
         self._check_page()
         if self.workers > 1 and "group.instance.id" in self.kafka:
             raise ValueError("workers: each needs a name of its own, so leave kafka.group.instance.id out")

@@ -96,8 +96,8 @@ ID, PLACE, NOW = ("timer-id", b"x"), ("timer-of", b"timer.requests/3/7"), ("time
         ([("timer-partition", b"2147483648")], "bad-header"),
         ([("timer-deliver-ms", b"%d" % 10**11)], Schedule("orders", 10**11, -1)),
         ([("timer-deliver-ms", b"%d" % (10**11 - 1))], "bad-header"),
-        ([("timer-deliver-ms", b"%d" % (10**14 - 1))], "too-far"),
-        ([("timer-deliver-ms", b"%d" % 10**14)], "bad-header"),
+        ([("timer-deliver-ms", b"%d" % (10**15 - 1))], "too-far"),
+        ([("timer-deliver-ms", b"%d" % 10**15)], "bad-header"),
         ([("timer-delay-ms", b"0")], Schedule("orders", NOW_MS, -1)),
         ([("timer-delay-ms", b"0005")], Schedule("orders", NOW_MS + 5, -1)),
         ([("timer-deliver-ms", b"1"), ("timer-delay-ms", b"1")], "ambiguous-time"),
@@ -200,6 +200,14 @@ def test_a_due_time_in_another_unit_is_refused_with_the_unit(number: int, unit: 
     assert isinstance(asked, Refusal)
     assert asked.code == "bad-header"
     assert f"timer-deliver-ms is {number}, which looks like {unit}" in asked.detail
+    for name in ("timer-expire-ms", "timer-until-ms"):
+        headers = [("timer-topic", b"orders"), ("timer-every-ms", b"1000"), (name, b"%d" % number)]
+        asked = parse(headers, NOW_MS, LIMITS)
+        assert isinstance(asked, Refusal)
+        assert f"{name} is {number}, which looks like {unit}" in asked.detail
+        if number > NOW_MS:
+            assert isinstance(parse(headers, NOW_MS, LIMITS._replace(passed_on=None)), Schedule), "as before"
+    assert isinstance(ask(("timer-deliver-ms", b"%d" % NOW_MS), ("timer-expire-ms", b"253402300799999")), Schedule)
 
 
 def test_a_request_that_an_older_version_took_in_keeps_its_meaning() -> None:

@@ -26,7 +26,16 @@ SIX_MS = 1_798_135_200_000  # 2026-12-24T18:00:00Z
 )
 def test_an_instant_is_rounded_up_to_the_millisecond(text: str, at_ms: int) -> None:
     assert parse_rfc3339_ms(text) == parse_iso8601_ms(text) == parse_instant_ms(text) == at_ms
-    assert parse_instant_ms(str(at_ms)) == at_ms
+    assert at_ms == 0 or parse_instant_ms(str(at_ms)) == at_ms
+
+
+@pytest.mark.parametrize(
+    ("text", "unit"),
+    [("0", "sec"), (str(SIX_MS // 1000), "sec"), (f"{SIX_MS}000", "micro"), (f"{SIX_MS}000000", "nano")],
+)
+def test_a_number_in_another_unit_is_refused_with_the_unit(text: str, unit: str) -> None:
+    with pytest.raises(ValueError, match=f"{text} looks like {unit}"):
+        parse_instant_ms(text)
 
 
 @pytest.mark.parametrize("text", ["2026-12-24 18:00:00+00:00", "2026-12-24T18:00+0000", "2026-12-24T18:00:00,0Z"])

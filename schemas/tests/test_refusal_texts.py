@@ -20,7 +20,17 @@ RULES = Rules(
 )
 VALUES = (
     *(None, b"", b" ", b"5s", b"it's", b'"', b"\\", b"\n", b"\0", b"\xff\xfe", "zwölf".encode(), b"\xe2\x80\xae"),
-    *(b"x" * 2000, b"\xff" * 2000, b"-5", b"5", b"1700000000", b"1700000000000000", b"9" * 19, b"9" * 400),
+    *(
+        b"x" * 2000,
+        b"\xff" * 2000,
+        b"-5",
+        b"5",
+        b"1700000000",
+        b"1700000000000000",
+        b"1000000000000",
+        b"9" * 19,
+        b"9" * 400,
+    ),
     *(b"* * * *", b"61 * * * *", b"L * * * */2", b"*/5 * L * 1#2", b"0 0 30 2 *", b"Europe/Atlantis", b"../x", b"/etc"),
     *(b"cancel", b"replace", b"move", b"pause", b"tombstone", b"REPLACE", b"timer.requests", b"__consumer_offsets"),
     *(b"2.0.0", b"2026-12-24T18:00:00", b"9999-12-31T23:59:59Z", b"0001-01-01T00:00:00Z", b"2026-13-01T00:00:00Z"),

@@ -205,9 +205,9 @@ def _bad_schedule(headers: Column) -> Column:
 
 def _is_dubious(headers: Column) -> Column:
     """Return True if a header may be misspelt, or its time in another unit: older bridges do not refuse it."""
-    deliver_ms = c.decimal(c.value_of(headers, names.DELIVER_MS))
-    is_other_unit = (F.col("timestamp_ms") >= 10**11) & ~F.coalesce(deliver_ms.between(10**11, 10**14 - 1), F.lit(True))
-    return is_other_unit | F.array_join(headers["key"], "\n").rlike(_UNKNOWN)
+    times = F.array(*(c.decimal(c.value_of(headers, name)) for name in names.EPOCHS))
+    has_other = F.coalesce(F.exists(times, lambda each: ~each.between(10**11, 10**15 - 1)), F.lit(False))
+    return ((F.col("timestamp_ms") >= 10**11) & has_other) | F.array_join(headers["key"], "\n").rlike(_UNKNOWN)
 
 
 def _malformed() -> Column:

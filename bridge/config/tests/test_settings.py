@@ -141,7 +141,8 @@ def test_a_lap_of_the_wheel_is_longer_than_two_roll_windows(window: str) -> None
         ('schema_registry_auth = "auth"', "schema_registry_auth: give schema_registry, whose password it is"),
         ('engine = "rocks"', "engine = 'rocks': Input should be 'wheel' or 'rocksdb'"),
         ("slots = 1000", "slots: removed; take it out: the wheel's size follows from roll_window"),
-        ('adopt_progress = "yesterday"', "adopt_progress: give earliest, latest or an epoch ms"),
+        ('adopt_progress = "yesterday"', "adopt_progress: give earliest, latest or epoch milliseconds"),
+        ('adopt_progress = "1795990000"', "adopt_progress: give earliest, latest or epoch milliseconds"),
         (
             'profiles = ["native", "etf2"]',
             "'etf2' is none: write a list of native, rocketmq, etf1, kaspr, karafka, timeb",

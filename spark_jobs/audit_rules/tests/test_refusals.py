@@ -22,7 +22,9 @@ def test_a_well_formed_request_that_is_refused_as_malformed_is_a_fault() -> Judg
     refused = [*((asked, code) for code, asked in well.items()), (far, "too-far"), (near, "too-far")]
     refused += [(never, "bad-header"), (own, "bad-header"), (named, "missing-id"), (nothing, "missing-id")]
     seconds, misspelt = request(56, due_ms=5), request(57, also=(("timer-ID", b"x"),))
-    refused += [(dubious, "bad-header") for dubious in (seconds._replace(timestamp_ms=10**12), misspelt)]
+    expires = request(61, due_ms=10**12, also=(("timer-expire-ms", b"%d" % 10**16),))
+    now = [each._replace(timestamp_ms=10**12) for each in (seconds, expires)]
+    refused += [(dubious, "bad-header") for dubious in (*now, misspelt)]
     rejections = [rejection(asked, code) for asked, code in refused]
     # As the bridge reads and returns it: of so many headers none, a name up to its NUL, of a wrong name a reason.
     many = request(58, foreign=[("x", None)] * 100_001)
