@@ -17,7 +17,7 @@ from io import BytesIO
 from typing import Any
 from urllib.error import URLError
 from urllib.parse import quote
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
 _MEMORY_BYTES = 1 << 30
 _CPU_S = 4
@@ -146,7 +146,8 @@ def _getter(url: str, auth: str | None) -> Get:
     def get(path: str) -> Any:
         # The settings allow http and https alone.
         request = Request(url.rstrip("/") + path, headers=headers)  # noqa: S310
-        with build_opener(_NoRedirects).open(request, timeout=_TIMEOUT_S) as answer:
+        # A proxy of the environment would get the password, so none is used, as by the API's client.
+        with build_opener(_NoRedirects, ProxyHandler({})).open(request, timeout=_TIMEOUT_S) as answer:
             return json.loads(answer.read(_MAX_SCHEMA_BYTES))
 
     return get

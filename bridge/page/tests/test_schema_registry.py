@@ -118,6 +118,17 @@ def test_a_redirect_is_not_followed_as_it_would_get_the_password(registry: Regis
     assert [path for path, _ in registry.asked] == ["/schemas/ids/7"]
 
 
+def test_a_proxy_of_the_environment_does_not_get_the_password(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    registry.answers["/schemas/ids/7"] = {"schema": json.dumps(ORDER)}
+    order = {"id": "1", "price": Decimal("12.50"), "at": datetime(2026, 1, 2, tzinfo=UTC), "raw": b""}
+    assert shown(registry, named(7, avro(ORDER, order)))[0] == "Avro, by schema 7 of the registry"
+
+
 def test_references_of_avro_are_resolved_by_the_registry(registry: Registry) -> None:
     line = {"type": "record", "name": "Line", "fields": [{"name": "n", "type": "int"}]}
     whole = {"type": "array", "items": line}
