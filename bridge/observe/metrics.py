@@ -105,8 +105,7 @@ class Metrics:
         )
         self.lateness_seconds = BatchHistogram(
             "lateness_seconds",
-            "Time from due time to release, without timers of `waited_seconds`. If high: check lag, pauses,"
-            " transactions and recoveries, in this order (operations.md).",
+            "Time from due time to release, without timers of `waited_seconds`. If high: see operations.md.",
             (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 3600),
             self.registry,
         )
@@ -154,7 +153,7 @@ class Metrics:
         self.recovery_work = counter(
             "recovery_work",
             "Timers and requests read by recoveries, by `source`: the local `directory`, or `kafka` alone. If `kafka`"
-            " grows: keep the data directory over a restart; the log says why a directory could not be used.",
+            " grows: keep the data directory over a restart; the log says why not.",
             ["source"],
         )
         self.undecided_recoveries = counter(

@@ -107,8 +107,9 @@ class Exposition(Collector):
         )
         yield partition_gauge(
             "lag_offsets",
-            "Offsets not read yet, markers included, by `topic` and `partition`. Checked every 15 s. If it grows:"
-            " intake is paused, a sender has a transaction open, or this instance is too slow (add one).",
+            "Offsets not read yet, markers included, by `topic` and `partition`. Checked every 15 s. Alert and scale on"
+            " it, not on the group's lag, which is higher by design. If it grows: intake is paused, a sender has a"
+            " transaction open, or an instance is missing.",
             {partition: each.lag for partition, each in lags.items()},
         )
         yield partition_gauge(

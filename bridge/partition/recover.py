@@ -156,7 +156,8 @@ def _adopted(partition: TimerPartition, history: History, options: TurnOptions, 
         case None:
             raise ProgressLostError(
                 f"{partition}: progress is lost: {why}. Start once with --adopt-progress earliest (deliver again what"
-                f" is still on the topic), latest (skip it) or an epoch ms to begin at"
+                f" is still on the topic), latest (skip it; the store's pending timers are lost, unless `timer-bridge"
+                f" export` saves them first) or an epoch ms to begin at"
             )
         case "earliest":
             offset = first

@@ -253,7 +253,7 @@ def test_case_37_after_lost_progress_the_bridge_begins_where_adopt_progress_says
     if loses_disk:
         world.bridge.lose_disks()
     world.bridge.start()
-    with pytest.raises(ProgressLostError, match=r"progress is lost.*--adopt-progress earliest"):
+    with pytest.raises(ProgressLostError, match=r"progress is lost.*latest \(.* lost, unless `timer-bridge export`"):
         world.bridge.turn()
     world.bridge.options = replace(world.options, adopt_progress=str(between_ms) if word == "time" else word)
     world.bridge.start()
