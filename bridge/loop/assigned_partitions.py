@@ -187,7 +187,7 @@ class AssignedPartitions:
     def use(self, options: TurnOptions) -> None:
         self.options = options
         for timer_partition, opened in self.open.items():
-            opened.partition.use(options.of(timer_partition.topic), self._breakers)
+            opened.partition.use(options.of(timer_partition.topic), self._breakers, self._clock.now_ms())
         self.wake(self.open)
 
     def wake(self, partitions: Iterable[TimerPartition]) -> None:
@@ -351,7 +351,9 @@ class AssignedPartitions:
         timer_partition = assigned.name
         try:
             bounds = self._history.bounds(timer_partition)
-            partition = Partition(timer_partition, recovered, self._options_of(assigned), self._breakers)
+            partition = Partition(
+                timer_partition, recovered, self._options_of(assigned), self._breakers, self._clock.now_ms()
+            )
             self.apply_pauses(partition)
         except BaseException:
             recovered.store.close()

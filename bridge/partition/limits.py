@@ -40,7 +40,9 @@ _ROUNDING = 1e-9
 
 
 class TokenBucket:
-    """Limits requests of a timer topic, or timers to a target, to a rate per second. Begins full.
+    """Limits requests of a timer topic, or timers to a target, to a rate per second.
+
+    Begins full, or empty at `since_ms`: then no number of restarts exceeds the rate.
 
         1000/s     1000 at once, then 100 each 100 ms          never more than 1000 x (seconds + 1) in any span of time
 
@@ -48,11 +50,12 @@ class TokenBucket:
     jumps ahead fills the bucket once at most; if it goes back, nothing is filled, and time counts on from there.
     """
 
-    def __init__(self, per_s: float, now_ms: int) -> None:
+    def __init__(self, per_s: float, now_ms: int, since_ms: float = -inf) -> None:
         self.per_s = per_s
         self._lot = max(1, int(per_s / _LOTS_PER_S))
-        self._tokens = self._most = max(1.0, per_s)
-        self._at_ms = now_ms
+        self._most = max(1.0, per_s)
+        self._tokens, self._at_ms = 0.0, since_ms
+        self._fill(now_ms)
 
     def allowance(self, now_ms: int, wanted: float = inf) -> int:
         """Return how many may go now: all tokens, or 0 while they are fewer than a lot, and than `wanted`."""
@@ -235,8 +238,11 @@ _CHECKED = 16
 class TargetRateLimits:
     """The limits of one partition: a timer.schedule.release_policy.Gate."""
 
-    def __init__(self, by_pattern: Mapping[str, TargetLimit], breakers: CircuitBreakers | None = None) -> None:
-        """breakers: of the instance; a target whose breaker is open has no allowance."""
+    def __init__(
+        self, by_pattern: Mapping[str, TargetLimit], breakers: CircuitBreakers | None = None, opened_ms: float = -inf
+    ) -> None:
+        """breakers: of the instance; a target whose breaker is open has no allowance. opened_ms: buckets are empty."""
+        self._opened_ms = opened_ms
         self.breakers = CircuitBreakers() if breakers is None else breakers
         self._has_rates = bool(by_pattern)
         patterns = [(re.compile(translate(pattern)), limit) for pattern, limit in by_pattern.items()]
@@ -280,7 +286,7 @@ class TargetRateLimits:
         bucket = self._buckets.pop(target, None)
         if bucket is None:
             self._make_room(now_ms)
-            bucket = TokenBucket(limit.max_per_s, now_ms)
+            bucket = TokenBucket(limit.max_per_s, now_ms, self._opened_ms)
         self._buckets[target] = bucket
         return bucket
 

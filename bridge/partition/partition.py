@@ -62,19 +62,24 @@ class Partition:
     """A partition that is ours, with its store open."""
 
     def __init__(
-        self, partition: TimerPartition, recovered: Recovered, options: TurnOptions, breakers: CircuitBreakers
+        self,
+        partition: TimerPartition,
+        recovered: Recovered,
+        options: TurnOptions,
+        breakers: CircuitBreakers,
+        now_ms: int,
     ) -> None:
         self.partition = partition
         self.store, self.flights, is_adopted = recovered
         self.committed_progress = self.store.advance_progress()._replace(number=self.store.committed_progress.number)
         self._is_caught_up = False
         """True if the requests that were there at the opening are committed."""
-        self._draft = Draft(partition, options, TargetRateLimits(options.targets, breakers))
+        self._draft = Draft(partition, options, TargetRateLimits(options.targets))
         self._frozen: FrozenDraft | None = None
         self._dirty_since_ms: int | None = 0 if is_adopted else None  # at once: the operator's word is for one start
         self._must_claim = False
         self._recently = RecentlyDelivered()
-        self.use(options, breakers)
+        self.use(options, breakers, now_ms)
         self.backlog: list[Record] = []
         """Polled, but not taken in, because of a rate or a full disk, wheel or transaction."""
         self._newest_ms = 0
@@ -89,9 +94,9 @@ class Partition:
         self.frozen_ms = 0
         """Time of the turn of the last transaction."""
 
-    def use(self, options: TurnOptions, breakers: CircuitBreakers) -> None:
+    def use(self, options: TurnOptions, breakers: CircuitBreakers, now_ms: int) -> None:
         """Apply the limits of `options`: if the timer topic has more partitions, each has a smaller share."""
-        self.options, limits = options, TargetRateLimits(options.targets, breakers)
+        self.options, limits = options, TargetRateLimits(options.targets, breakers, now_ms)
         self._draft = replace(self._draft, options=options, limits=limits)
         self._view = View(self.store.queries, self.store.release_queue, self.flights, self._recently, limits, options)
 

@@ -1,8 +1,7 @@
 """Judge when timers leave, for bridge.tests.simulation.oracle: no faster than the rate of their target, and on time.
 
 Rate: within one life of a partition (from its opening to its end), the deliveries to a limited target stay below one
-burst (`max_per_s`, at least 1) and `max_per_s` for each second that the clock of the instance went ahead. Each opening
-begins with a full bucket, so a restart or a move may add one burst.
+burst (`max_per_s`, at least 1) and `max_per_s` for each second that the clock of the instance went ahead.
 
 Lateness: counted in the time that passes within the turns of the instance that owns the partition, since the instances
 of a simulation take turns. A timer leaves within LATEST_MS after its time, after it was read, and after the last
