@@ -14,6 +14,7 @@ from bridge.query.summary import parse_bucket_ms
 from kafka_timer import Sent
 from kafka_timer.durations import duration_text, parse_duration_ms
 from kafka_timer.headers import MAX_INT64
+from kafka_timer.instants import SECONDS_BELOW
 from kafka_timer.origin import TimerPartition
 from schemas.receipts import Kind
 from timer.index.due_counts import HOUR_MS
@@ -33,7 +34,8 @@ class Read(Question):
 
 
 def _instant(value: object) -> object:
-    return parse_instant_ms(value) if isinstance(value, str) and value else value or None
+    # An earlier ISO text finds the same timers. Peers get the number, and would refuse a smaller one.
+    return max(parse_instant_ms(str(value)), SECONDS_BELOW) if value else None
 
 
 def _parsed_by(parse: Callable[[str], int]) -> BeforeValidator:

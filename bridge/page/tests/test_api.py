@@ -11,6 +11,7 @@ import pytest
 
 from bridge.cli.pending_command import RunningInstances
 from bridge.errors import BridgeError
+from bridge.page.api.requests import TimersAsked
 from bridge.page.sessions import Authenticator
 from bridge.tests.simulation.http_fakes import KEY, OPERATOR, READER, TIMERS, MemoryOutbox, Page, Place
 from kafka_timer import Sent
@@ -587,3 +588,11 @@ def test_records_redriven_before_a_failure_are_in_the_audit_log(place: Place, ca
 def test_a_body_that_is_too_long_is_refused(place: Place) -> None:
     status, told = place.pages[0].post("/api/v1/timer/cancel", {"id": "x" * (3 << 20)})
     assert (status, "bytes" in told["reason"]) == (413, True)
+
+
+@pytest.mark.parametrize("seconds", [1_798_135_200, "1798135200"])
+def test_a_time_in_seconds_is_refused_and_an_early_one_reaches_the_peers(seconds: int | str) -> None:
+    with pytest.raises(ValueError, match="looks like seconds"):
+        TimersAsked.model_validate({"due_from": seconds})
+    early = TimersAsked.model_validate({"due_from": "1970-01-02T00:00:00Z"})
+    assert TimersAsked.model_validate({"due_from": str(early.due_from)}) == early
