@@ -47,7 +47,7 @@ FOUND_BY = {
     "quota without copies": 32,
     "released not journalled": 92,
     "sleeps past the due time": 2,
-    "twice the rate": 76,
+    "twice the rate": 74,
     "units of moved ones kept": 78,
     "unknown outcome taken for an abort": 51,
     "unstable progress": 10,
