@@ -79,7 +79,7 @@ def test_all_fields() -> None:
         ({"when": -5}, "due is -5"),
         ({"when": NOW_MS + 86_400_001}, "too-far"),
         ({"when": "9" * 5_000}, "due is '9"),
-        ({"when": "9999-12-31T23:59:59.9999999Z"}, "bad-header: timer-deliver-ms"),
+        ({"when": "9999-12-31T23:59:59.9999999Z"}, "too-far"),
         ({"id": ""}, "bad-header: timer-id"),
         ({"extra": "{"}, "headers are broken: not a JSON object"),
         ({"extra": "[" * 9_000}, "headers are broken: not a JSON object"),
