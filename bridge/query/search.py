@@ -4,7 +4,7 @@
     until search.step(bridge, now_ms, should_stop): ...    one step after each turn, as long as not should_stop()
     search.listing()                                       the first `limit` timers, and the count of all
 
-The log is not in due order, so all of it is scanned: rows of 56 bytes, and bodies only to match key or header. A timer
+The log is not in due order, so all of it is scanned: rows of 60 bytes, and bodies only to match key or header. A timer
 that is rolled meanwhile may be counted twice or not at all, but is never listed twice.
 
 One timer in full is found by its id, or by the offset of its request. Bytes that are not UTF-8 are given in base64.
