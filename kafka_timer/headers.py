@@ -390,7 +390,7 @@ def _schedule(ours: dict[str, bytes | None], timestamp_ms: int, limits: Limits, 
             raise RefusedError(f"{name} is written by the bridge alone: leave it out")
     if KEY in ours and ours[KEY] is None:
         raise RefusedError(f"{KEY} is null: give the delivered record's key, or leave the header out")
-    for name in EPOCHS[1:]:
+    for name in (EXPIRE_MS, UNTIL_MS):
         if name in ours:
             _require_ms(name, decimal(name, ours[name]), limits)
     recurrence = recurrence_of(ours)

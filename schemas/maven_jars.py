@@ -14,7 +14,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,7 +83,7 @@ def ensure(asked: JarList, cache: Path, *, java: str = "java") -> Path:
     return folder
 
 
-def archive_options(folder: Path, classpath: str, java: str, *, writes: bool = True) -> Sequence[str]:
+def archive_options(folder: Path, classpath: str, java: str, *, writes: bool = True) -> tuple[str, ...]:
     """Return the JVM options for an archive of loaded classes in `folder`: with it a JVM starts in half of the time.
 
     The first JVM with these options writes it when it ends, its header last. Java ignores an archive of another class

@@ -140,8 +140,7 @@ class EmbeddedKafka:
         try:
             self._write_files()
             self._format(java, jars, timeout_s)
-            options = (*self._jvm_options(jars), *archive_options(jars, str(jars), java))
-            command = [java, *options, "kafka.Kafka", str(self.folder / "server.properties")]
+            command = [*self._jvm(java, jars), "kafka.Kafka", str(self.folder / "server.properties")]
             self._broker = broker = ChildProcess(command, self.folder, READY_LINE)
             atexit.register(self.kill)
             if not broker.ready_or_ended.wait(timeout_s):
@@ -215,8 +214,7 @@ class EmbeddedKafka:
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}"]
         tool += ["--config", str(self.folder / "server.properties")]
-        options = (*self._jvm_options(jars), *archive_options(jars, str(jars), java, writes=False))
-        command = [java, "-XX:TieredStopAtLevel=1", *options, *tool]
+        command = [*self._jvm(java, jars, writes=False), "-XX:TieredStopAtLevel=1", *tool]
         try:
             done = _run(command, timeout_s)
         except subprocess.TimeoutExpired:
@@ -224,10 +222,12 @@ class EmbeddedKafka:
         if done.returncode != 0:
             raise BridgeError(f"{self.folder} could not be formatted for Kafka:\n{done.stdout}{done.stderr}")
 
-    def _jvm_options(self, jars: Path) -> list[str]:
+    def _jvm(self, java: str, jars: Path, *, writes: bool = True) -> list[str]:
+        """Return the command up to its class. writes: as of `archive_options`."""
         log4j = f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}"
         options = (f"-Xmx{self._heap_mb}m", *self._java_options, "-XX:+ExitOnOutOfMemoryError", log4j)
-        return [*options, "-Djava.awt.headless=true", "-Djava.net.preferIPv4Stack=true", "-cp", f"{jars}/*"]
+        options += archive_options(jars, str(jars), java, writes=writes)
+        return [java, *options, "-Djava.awt.headless=true", "-Djava.net.preferIPv4Stack=true", "-cp", f"{jars}/*"]
 
 
 @functools.cache

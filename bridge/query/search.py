@@ -400,10 +400,9 @@ class Search:
         if self._filter.has_content:
             (peek,) = owned.store.queries.bodies(row)
             more = content_fields(peek, _PREVIEW_BYTES)
-        if self._filter.topic in (None, peek.target):
-            more |= id_fields(peek.id)
-            state = state_in(owned, row, peek.target, self._at_ms)
-            self._timers.append(NamedTimer.stored(place.partition, peek, int(row["due_ms"][0]), state, **more))
+        more |= id_fields(peek.id)
+        state = state_in(owned, row, peek.target, self._at_ms)
+        self._timers.append(NamedTimer.stored(place.partition, peek, int(row["due_ms"][0]), state, **more))
 
 
 # -- one timer in full

@@ -46,6 +46,15 @@ _EACH_S = 0.05
 _JOIN_S = 60.0
 
 
+def _received(bootstrap_servers: str, topic: str, count: int, wait_s: float = 120.0) -> list[Delivery]:
+    """Read `topic` from its beginning until `count` have come, or for `wait_s`."""
+    found, until_s = list[Delivery](), time.monotonic() + wait_s
+    with Receiver(bootstrap_servers, [topic]) as receiver:
+        while len(found) < count and time.monotonic() < until_s:
+            found += receiver.poll(0.5)
+    return found
+
+
 class Neighbour(Background):
     """Sends 20 timers a second until the `with` ends."""
 
@@ -64,10 +73,7 @@ class Neighbour(Background):
 
     def deliveries(self, wait_s: float = 120.0) -> tuple[int, int, Lateness]:
         """Wait for all. Return how many were delivered, how many of them twice, and their lateness."""
-        found, until_s = list[Delivery](), time.monotonic() + wait_s
-        with Receiver(self._servers, [GOOD]) as receiver:
-            while len(found) < self.sent and time.monotonic() < until_s:
-                found += receiver.poll(0.5)
+        found = _received(self._servers, GOOD, self.sent, wait_s)
         return len(found), len(found) - len({each.origin for each in found}), lateness(late_ms(found))
 
 
@@ -82,13 +88,13 @@ class Stage(NamedTuple):
     def range(self, count: int) -> range:
         return range(max(1, int(count * self.share)))
 
-    def send(self, requests: Iterator[TimerRequest], per_s: float = 0.0) -> None:
-        """Send to EVIL, as fast as possible, or `per_s` a second."""
+    def send(self, requests: Iterator[TimerRequest], per_s: float = 0.0, topic: str = EVIL) -> None:
+        """Send as fast as possible, or `per_s` a second."""
         began_s = time.monotonic()
         for count, request in enumerate(requests):
             while per_s and count > (time.monotonic() - began_s) * per_s:
                 time.sleep(0.005)
-            self.sender.send(EVIL, request)
+            self.sender.send(topic, request)
             if count % 100 == 0:
                 self.sender.serve()
         self.sender.flush()
@@ -229,19 +235,11 @@ class Outcome(NamedTuple):
     seconds: float
 
 
-def _warm(servers: str, count: int = 60_000) -> None:
+def _warm(stage: Stage, count: int = 60_000) -> None:
     """Have the broker compile what it runs, as one that has run for a day has: `count` timers from end to end."""
-    sender = TimerSender(servers)
-    for number in range(count):
-        sender.send(TIMERS, timer(WARM, now_ms() + 1_000, b"%d" % number))
-        if number % 100 == 0:
-            sender.serve()
-            time.sleep(0.01)
-    sender.flush()
-    left, until_s = count, time.monotonic() + 120.0
-    with Receiver(servers, [WARM]) as receiver:
-        while left > 0 and time.monotonic() < until_s:
-            left -= len(receiver.poll(0.5))
+    timers = (timer(WARM, now_ms() + 1_000, b"%d" % number) for number in range(count))
+    stage.send(timers, per_s=10_000, topic=TIMERS)
+    _received(stage.servers, WARM, count)
 
 
 @contextmanager
@@ -252,8 +250,9 @@ def stage_with_bridge(folder: Path, attack: str) -> Iterator[tuple[Stage, Bridge
         (folder / "bridge.toml").write_text(CONFIG)
         words = ["--config", str(folder / "bridge.toml"), "--partitions", "1" if attack == "by-origin" else "4"]
         with BridgeProcess(folder, broker.bootstrap_servers, words) as bridge:
-            _warm(broker.bootstrap_servers)
-            yield Stage(broker.bootstrap_servers, TimerSender(broker.bootstrap_servers), admin), bridge
+            stage = Stage(broker.bootstrap_servers, TimerSender(broker.bootstrap_servers), admin)
+            _warm(stage)
+            yield stage, bridge
 
 
 def run_attack(stage: Stage, bridge: BridgeProcess, name: str, rest_s: float = 8.0) -> Outcome:
