@@ -245,7 +245,7 @@ class AssignedPartition:
     def end_lost_copies(self, end: int, lag: int) -> None:
         """End the timers whose copies were skipped before they were read: nothing else would ever end them.
 
-        end: of the timer partition, as of now, with open transactions, which may hide copies. lag: up to it.
+        end: end of the log now, behind open transactions, which may hide copies. lag: unread offsets up to `end`.
         """
         self._copies_end = min(self._copies_end, end)
         is_read = self.phase is Phase.OPEN and (not lag or self.partition.store.next_offset >= self._copies_end)

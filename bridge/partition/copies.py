@@ -110,7 +110,7 @@ class CopiesInFlight:
         return list(self._flights.values())
 
     def unread(self) -> list[CopyInFlight]:
-        """Return those of `alive` from before the opening that were neither read nor moved since."""
+        """Return the copies of `alive` that were in flight at the opening and were neither read nor moved since."""
         return [flight for flight in self.alive() if flight.origin_offset in self._unread] if self._unread else []
 
     def claimed(self, record: Record, claim: Claim) -> CopyInFlight | None:

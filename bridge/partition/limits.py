@@ -162,8 +162,8 @@ class CircuitBreakers:
     def trip(self, targets: Iterable[str], now_ms: int, *, is_known: bool = False) -> list[str]:
         """Open the breakers of `targets`; return the targets that took records until now.
 
-        is_known: True if nothing was sent to them, as the cluster reported them as unavailable. Each try still costs a
-        copy of a timer, so many of them are tried more rarely.
+        is_known: True if nothing was sent to them, as the cluster reported them as unavailable. Each try still writes
+        a copy of a timer, so tries are rarer if there are many breakers.
         """
         newly, longest_ms = [], LONGEST_DELAY_MS
         if is_known:

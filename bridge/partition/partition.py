@@ -243,7 +243,7 @@ class Partition:
     def end_lost_copies(self) -> list[int]:
         """End the timers whose copies were not read, though all records from before the opening are. Return origins."""
         decisions = self._draft.decisions
-        room = max(0, self.options.max_poll_records - decisions.count_of_requests()) // 2  # of a journal record
+        room = max(0, self.options.max_poll_records - decisions.count_of_requests()) // 2  # two entries each
         landed = [(flight.origin_offset, flight.rolls) for flight in self.flights.unread()[:room]]
         lost = [origin_offset for origin_offset, _ in landed]
         if lost:

@@ -239,7 +239,7 @@ _FACTS = {
     "was_due": "coalesce(deliveries > 0"
     " OR error IN ('unknown-topic', 'unknown-partition', 'not-authorized', 'expired', 'missed')"
     " OR (error IN ('too-large', 'bad-target') AND (asked.occurrence > 1 OR copies > 0)), false)",
-    # Of headers that bridge and audit may read differently, the audit cannot check a refusal.
+    # The audit cannot check a refusal if the bridge may have read other headers.
     "wrongly_refused": "coalesce(NOT malformed AND NOT ((bad_rule OR dubious) AND error = 'bad-header')"
     " AND asked.want.headers IS NOT NULL"
     " AND ((error IN ('no-occurrence', 'missed') AND NOT is_over)"

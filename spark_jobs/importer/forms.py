@@ -45,7 +45,7 @@ _SETTINGS = {
 
 
 def parse_encoding(text: str) -> str:
-    """Return the name of an encoding in which lines, commas and quotes are those of ASCII. Raises ValueError.
+    """Return the name of an encoding in which line ends, commas and quotes have the bytes of ASCII. Raises ValueError.
 
     In other encodings, bytes of a quote or comma are parts of letters, or change all that follows: a letter of several
     bytes has none below "0", and begins with none of ASCII.

@@ -4,7 +4,7 @@
     28:8 body position | 36:4 body size | 40:4 hash of the target topic | 44:8 origin offset      (big-endian)
 
 The hash is the low half of `topic_hash`; the high one is in UNIT_EXTRA_DISK. RIP-43 has Java's hash code of 32 bits: a
-sender could choose a topic with that of another one, which would then share its pauses, its rate and its counts.
+sender could choose a name with the hash code of another topic, and share its pauses, its rate and its counts.
 
 RIP-43's reserved last field holds the origin, because the order of release needs it for every unit of a slot. `written`
 is the broker's timestamp of the request, so that a rebuild writes the same unit; `written + delay` is the wake-up time.

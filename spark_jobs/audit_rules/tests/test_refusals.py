@@ -26,7 +26,7 @@ def test_a_well_formed_request_that_is_refused_as_malformed_is_a_fault() -> Judg
     now = [each._replace(timestamp_ms=10**12) for each in (seconds, expires)]
     refused += [(dubious, "bad-header") for dubious in (*now, misspelt)]
     rejections = [rejection(asked, code) for asked, code in refused]
-    # As the bridge reads and returns it: of so many headers none, a name up to its NUL, of a wrong name a reason.
+    # As the bridge returns them: no headers if there are too many, a name up to its NUL, a reason for a wrong name.
     many = request(58, foreign=[("x", None)] * 100_001)
     cut, no_utf8 = (request(n, foreign=((name, b"7"),)) for n, name in ((59, "timer-delay-ms\0"), (60, "a\ufffd")))
     read: list[tuple[Record, str, Headers]] = [
