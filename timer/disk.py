@@ -34,6 +34,9 @@ class File(Protocol):
     def read(self, at: int, size: int) -> bytes:
         """Return bytes [at, at + size), fewer at the end of the file. Raises UnreadableError."""
 
+    def next_data(self, at: int) -> int:
+        """Return the first byte from `at` on that is not in a hole, or the size: holes need not be read."""
+
     def append(self, data: bytes) -> None:
         """Append all of `data`. Raises OSError (disk full, EIO); then an unknown part of it may be in the file."""
 
@@ -125,6 +128,14 @@ class RealFile:
             return os.pread(self._descriptor, size, at)
         except OSError as error:  # damage, not a full disk
             raise UnreadableError(str(self._path), f"{size} bytes at {at} cannot be read: {error}") from error
+
+    def next_data(self, at: int) -> int:
+        try:
+            return os.lseek(self._descriptor, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return self._size
+            raise UnreadableError(str(self._path), f"no data can be sought from {at} on: {error}") from error
 
     def append(self, data: bytes) -> None:
         self._write(self._size, data)

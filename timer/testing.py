@@ -161,6 +161,9 @@ class SimFile:
     def size(self) -> int:
         return len(self.alive_node().now)
 
+    def next_data(self, at: int) -> int:
+        return at
+
     def read(self, at: int, size: int) -> bytes:
         node = self.alive_node()
         if node.is_unreadable:

@@ -1,5 +1,6 @@
 """Tests of the pure parts of the store: bytes of a unit, a frame, a slot; the order of release."""
 
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from kafka_timer.headers import Headers
 from schemas.journal import END, Wait
 from schemas.progress import NOTHING_SETTLED, Key, Progress
+from timer.disk import RealDisk, RealFile
 from timer.errors import CorruptStoreError, WheelFullError
 from timer.format import body as record
 from timer.format.body import Body, Peek, pack, pack_headers, peek, unpack, unpack_headers
@@ -135,6 +137,27 @@ def link(on: Wheel, visits_ms: Ints, positions: Ints) -> list[int]:
     links = on.plan(visits_ms, positions, np.ones(len(positions), np.bool_))
     on.link(links)
     return [int(previous) for previous in links.previous]
+
+
+def test_holes_of_a_wheel_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, slots, read = RealDisk(tmp_path), 100 * EXTENT_SLOTS, RealFile.read
+    mapped = disk.map("wheel", slots * SLOT_SIZE)
+    on = Wheel(mapped, tick_ms=10, slots=slots)
+    link(on, ints(10 * 70 * EXTENT_SLOTS), ints(0))
+    expected = [70], on.crc()
+    on.close()
+    mapped.close()
+    taken = list[int]()
+
+    def noted(file: RealFile, at: int, size: int) -> bytes:
+        taken.append(at)
+        return read(file, at, size)
+
+    monkeypatch.setattr(RealFile, "read", noted)
+    found = used_extents(disk, slots)
+    assert found is not None
+    assert (found[0].tolist(), found[1]) == expected
+    assert taken == [70 * EXTENT_SLOTS * SLOT_SIZE]
 
 
 def test_units_of_one_tick_are_chained_in_the_order_of_the_log() -> None:

@@ -47,12 +47,14 @@ def used_extents(disk: Disk, slots: int) -> tuple[Ints, int] | None:
 
     None if it is damaged or has another size. Not mapped: reading an unallocated page of a mapped file may take room.
     """
-    found, crc = [], 0
+    found, crc, at = [], 0, 0
     with suppress(UnreadableError), closing(disk.open(WHEEL)) as file:
         if file.size() != slots * SLOT_SIZE:
             return None
-        for extent in range(-(-slots // EXTENT_SLOTS)):
+        while (at := file.next_data(at)) < file.size():
+            extent = at // _EXTENT_BYTES
             data = file.read(extent * _EXTENT_BYTES, _EXTENT_BYTES)
+            at = (extent + 1) * _EXTENT_BYTES
             if data != bytes(len(data)):
                 own = np.frombuffer(data, SLOT)
                 if (slot_checks(own) != own["magic"]).any():
