@@ -107,12 +107,11 @@ class DueCounts:
         """Number of topics with pending timers."""
 
     def add(self, run: Rows) -> None:
-        for hash_, at, dues in _by_topic(run):
+        for hash_, at, first_ms, last_ms, dues in _by_topic(run):
             topic = self._topics.get(hash_)
             if topic is None:
                 self._drop_empty_topics()
                 topic = self._topics[hash_] = _Topic(self._target_of(run[at : at + 1]))
-            first_ms, last_ms = int(dues.min()), int(dues.max())
             if topic.pending == 0:
                 self.targets += 1
                 topic.first_ms, topic.last_ms = first_ms, last_ms
@@ -125,9 +124,8 @@ class DueCounts:
             self._rolled_hours.update(rolled)
 
     def remove(self, run: Rows) -> None:
-        for hash_, _, dues in _by_topic(run):
+        for hash_, _, first_ms, last_ms, dues in _by_topic(run):
             topic = self._topic(hash_)
-            first_ms, last_ms = int(dues.min()), int(dues.max())
             for hour, count in _by_hour(dues, first_ms, last_ms):
                 topic.count(hour, -count)
             self.targets -= topic.pending == 0
@@ -228,12 +226,12 @@ class DueCounts:
         for number, run in enumerate(runs):
             if is_over():
                 return
-            for hash_, _, dues in _by_topic(run[run["due_ms"] // HOUR_MS == hour]):
+            for hash_, _, first_ms, last_ms, _ in _by_topic(run[run["due_ms"] // HOUR_MS == hour]):
                 first, last = (hash_, False), (hash_, True)
                 if last in bounds:  # sure only after all runs
-                    found[last] = max(found.get(last, 0), int(dues.max()))
+                    found[last] = max(found.get(last, 0), last_ms)
                 if first in bounds:
-                    found[first] = min(found.get(first, MAX_INT64), int(dues.min()))
+                    found[first] = min(found.get(first, MAX_INT64), first_ms)
                     if is_in_order and number > 0:  # run 0 is out of order
                         self._topics[hash_].first_ms = found[first]
                         bounds.remove(first)
@@ -246,19 +244,21 @@ class DueCounts:
                 self._topics[hash_].first_ms = due_ms
 
 
-def _by_topic(run: Rows) -> Iterator[tuple[int, int, Ints]]:
-    """Yield (topic hash, index of a row, due times) of each topic in `run`."""
+def _by_topic(run: Rows) -> Iterator[tuple[int, int, int, int, Ints]]:
+    """Yield topic hash, index of a row, first, last and all due times of each topic in `run`."""
     if len(run) == 0:
         return
     hashes, dues = run["topic_hash"], run["due_ms"]
     if hashes[0] == hashes[-1] and (hashes == hashes[0]).all():
-        yield int(hashes[0]), 0, dues
+        yield int(hashes[0]), 0, int(dues.min()), int(dues.max()), dues
         return
     order = stable_argsort(hashes)
-    starts = np.flatnonzero(np.diff(hashes[order])) + 1
-    for start, end in pairwise([0, *starts.tolist(), len(run)]):
-        at = int(order[start])
-        yield int(hashes[at]), at, dues[order[start:end]]
+    hashes, dues = hashes[order], dues[order]
+    starts = np.flatnonzero(np.concatenate(([True], hashes[1:] != hashes[:-1])))
+    firsts_ms, lasts_ms = np.minimum.reduceat(dues, starts), np.maximum.reduceat(dues, starts)
+    each = zip(*(column.tolist() for column in (hashes[starts], order[starts], firsts_ms, lasts_ms)), strict=True)
+    for (hash_, at, first_ms, last_ms), (start, end) in zip(each, pairwise([*starts.tolist(), len(run)]), strict=True):
+        yield hash_, at, first_ms, last_ms, dues[start:end]
 
 
 def _by_hour(dues: Ints, first_ms: int, last_ms: int) -> Iterable[tuple[int, int]]:
