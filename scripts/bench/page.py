@@ -58,7 +58,11 @@ _PENDING = {
 
 def _all_figures() -> Iterator[Figure]:
     yield Figure("drain_to_rocketmq", "", _DRAIN, f"rocketmq.{_DRAIN}", ">= 1.2")
-    for rate in GOAL_RATES:
+    from_due = "burst.from_due_per_s"
+    yield Figure("from_due_to_rocketmq", "", from_due, f"rocketmq.{from_due}", ">= 2.2")
+    for rate, goal in zip(GOAL_RATES, ("<= 1", "<= 0.8"), strict=True):
+        total, unit = f"steady.{rate}.total_us", f"CPU of bridge and broker at {rate:,}/s"
+        yield Figure(f"cpu_{rate}_to_rocketmq", unit, total, f"rocketmq.{total}", goal)
         cpu, plain = f"steady.{rate}.cpu_us", f"plain.{rate}.cpu_us"
         yield Figure(f"cpu_{rate}_to_plain", f"CPU at {rate:,}/s", cpu, plain, "<= 2")
     yield Figure("p99_to_plain", "10,000/s", "steady.10000.late.p99_ms", "plain.10000.acknowledged.p99_ms", "<= 2")

@@ -141,6 +141,7 @@ def steady(
     own = [delivery for delivery in deliveries if delivery.due_ms >= begin_ms]  # targets may have been used before
     each_us = 1e6 / sum(map(len, spans))
     costs = {"cost": cost, "cpu_us": cost.cpu_s * each_us, "broker_us": broker_s * each_us}
+    costs["total_us"] = (cost.cpu_s + broker_s) * each_us
     return steady_of(took_s, sent_ms, own, spans) | costs
 
 

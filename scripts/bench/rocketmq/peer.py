@@ -58,6 +58,7 @@ _EXPORTED = ("jdk.internal.ref", "sun.nio.ch", "jdk.internal.misc")
 _CLONE_NEWNET = 0x4000_0000
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
 _WARM_UPS = 3
+_SETTLE_S = 1.0
 
 
 class Load(NamedTuple):
@@ -97,8 +98,11 @@ def own_network() -> None:
 
 
 @contextmanager
-def running(folder: Path, load: Load) -> Iterator["subprocess.Popen[str]"]:
-    """Run a name server, a broker and a client. They are killed at the end: a clean stop takes 13 s."""
+def running(folder: Path, load: Load) -> Iterator[tuple["subprocess.Popen[str]", ChildProcess]]:
+    """Run a name server, a broker and a client; return the client and the broker.
+
+    They are killed at the end: a clean stop takes 13 s.
+    """
     java, jars = find_java(), JARS.folder(CACHE).resolve()
     conf = BROKER.format(name_server=NAME_SERVER, tick_ms=load.tick_ms, store=folder / "store")
     (folder / "broker.conf").write_text(conf)
@@ -110,21 +114,22 @@ def running(folder: Path, load: Load) -> Iterator["subprocess.Popen[str]"]:
     ]
     with ExitStack() as ends:
 
-        def start(name: str, heap: Sequence[str], *main: str) -> None:
+        def start(name: str, heap: Sequence[str], *main: str) -> ChildProcess:
             child = ChildProcess([java, *heap, *options, f"{jars}/*", *main], folder / name, b"boot success")
             ends.callback(child.kill)
             child.ready_or_ended.wait(60)
             if not child.ready:
                 raise BridgeError(f"RocketMQ's {name} did not start: see {folder / name / 'logs' / 'console.log'}")
+            return child
 
         start("namesrv", ["-Xmx256m"], "org.apache.rocketmq.namesrv.NamesrvStartup")
         heap = [*SHORT_PAUSES, "-Xms1g", "-Xmx2g"]
-        start("broker", heap, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(folder / "broker.conf"))
+        broker = start("broker", heap, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(folder / "broker.conf"))
         words = [java, "-Xmx512m", *options, f"{_compiled(java, jars, folder)}:{jars}/*", CLIENT.stem, NAME_SERVER]
         process = processes.start_piped(words, stdin=subprocess.PIPE, log=folder / "client.log")
         ends.callback(process.communicate)
         ends.callback(process.kill)
-        yield process
+        yield process, broker
 
 
 def _compiled(java: str, jars: Path, folder: Path) -> Path:
@@ -140,8 +145,8 @@ def _compiled(java: str, jars: Path, folder: Path) -> Path:
 class Peer:
     """The scenarios on a broker, by our Java client: it answers each line with a line of a number."""
 
-    def __init__(self, client: "subprocess.Popen[str]", folder: Path, sizes: Sizes) -> None:
-        self._client, self._folder, self._sizes = client, folder, sizes
+    def __init__(self, servers: tuple["subprocess.Popen[str]", ChildProcess], folder: Path, sizes: Sizes) -> None:
+        (self._client, self._broker), self._folder, self._sizes = servers, folder, sizes
         self._head_start_ms = sizes.head_start_ms
         self._ask("ready")
 
@@ -163,9 +168,17 @@ class Peer:
 
     def steady(self, per_s: int, seconds: float) -> Measured:
         topic, count, begin_s = f"steady-{per_s}", int(per_s * seconds), time.perf_counter()
+        before_s = self._broker_cpu_s()
         self._send(topic, count, STEADY_DELAY_MS, per_s)
         took_s, sent_ms = time.perf_counter() - begin_s, now_ms()
-        return scenarios.steady_of(took_s, sent_ms, self._receive(topic, count), _spans(count))
+        time.sleep(STEADY_DELAY_MS / 1000 + _SETTLE_S)  # so that no reader takes CPU of the broker
+        total_us = (self._broker_cpu_s() - before_s) * 1e6 / count
+        measured = scenarios.steady_of(took_s, sent_ms, self._receive(topic, count), _spans(count))
+        return measured | {"total_us": total_us}
+
+    def _broker_cpu_s(self) -> float:
+        assert self._broker.pid is not None
+        return processes.usage(self._broker.pid).cpu_s
 
     def _send_before(self, topic: str, count: int, due_ms: int) -> None:
         """Raise BridgeError if the broker did not take all of them before they are due."""
@@ -201,8 +214,8 @@ def run(folder: Path, arguments: str) -> int:
     words, sizes, seconds = json.loads(arguments)
     load = Load(*words)
     own_network()
-    with running(folder.resolve(), load) as client:
-        peer = Peer(client, folder, Sizes(**sizes))
+    with running(folder.resolve(), load) as servers:
+        peer = Peer(servers, folder, Sizes(**sizes))
         peer.warm_up(seconds)
         found: list[Measured] = [{"burst": peer.burst(number)} for number in range(load.bursts)]
         if load.rates:
