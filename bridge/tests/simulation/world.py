@@ -523,7 +523,10 @@ class World:
                 life.turn()
 
     def retain(self) -> None:
-        """Retention takes what lies below L, and the journal of that time."""
+        """Retention takes what lies below L, and the journal of that time, unless all in it was aborted.
+
+        An expired journal without progress means lost progress: the bridge refuses to start.
+        """
         for timer_partition in self.partitions:
             low = self.oracle.progress(timer_partition).low_offset
             log, journal = (
@@ -536,7 +539,8 @@ class World:
             kept = [entry.offset for entry in journal.everything() if entry.append_ms >= decided_ms]
             told = list(journal.committed(journal.first, journal.last_stable))[-1:]
             waits = [entry.offset for entry in told if JournalRecord.from_bytes(entry.value or b"").waits]
-            journal.delete_before(min(*kept[:1], *waits, journal.end, journal.last_stable))
+            if told:
+                journal.delete_before(min(*kept[:1], *waits, journal.end, journal.last_stable))
 
     def pass_time(self) -> None:
         self.timeline.advance(self.rng.choice((1, 10, 100, 1000)))
