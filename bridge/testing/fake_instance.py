@@ -198,6 +198,7 @@ class FakePreparation:
     def give_up(self) -> None:
         if self._history.rng is not None:
             self._work(self._history.rng.randint(1, 60))
+            self._history.meanwhile("recovery.give_up")
 
     def _work(self, steps: int | None) -> None:
         instance, partition, fuse = self._instance, self._partition, Fuse()

@@ -595,9 +595,11 @@ class World:
 
     def meanwhile(self, life: "InstanceRuns", where: str) -> None:
         """At a call of `life`, others may act; it may even be another's turn to own its partitions."""
-        if where == "sink.abort":
+        if where in ("sink.abort", "recovery.give_up"):  # the latter took time of another process
             life.own_turns.clear()
-        if self.has_strangers or self.nested or self.rng.random() > (0.05 if where.startswith("history.") else 0.01):
+        if where == "recovery.give_up" or self.has_strangers or self.nested:
+            return
+        if self.rng.random() > (0.05 if where.startswith("history.") else 0.01):
             return
         others = [other for other in self.instances if other is not life and other.is_up]
         life.own_turns.clear()
@@ -700,7 +702,8 @@ class World:
         self.resume_all()
         self._turn_alone(life, self.timeline.now_ms + TRANSACTION_TIMEOUT_MS)
         life.instance.sink.failure_ms = FAILURE_MS
-        self.kafka.topics[BILLS].unavailable = True
+        for name, topic in self.kafka.topics.items():
+            topic.unavailable = name == BILLS
         self.oracle.failed_targets.add(BILLS)
         innocents, hostile = Wishes(self.strangers, self.reach_ms), Wishes(self.strangers, self.reach_ms)
         due_ms = dict[str, int]()
