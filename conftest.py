@@ -78,7 +78,7 @@ def _spark() -> "Iterator[SparkSession]":
     from spark_jobs.platform.session import fit_plans, session  # most runs do without
 
     with session("tests", master="local[2]") as started:
-        fit_plans(started, 0)
+        fit_plans(0)
         yield started
     gc.collect()
 

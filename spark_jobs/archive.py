@@ -88,7 +88,7 @@ def require_same_topic(cluster: Cluster, out: Location, timer_topic: str) -> Non
 
 def _archive(spark: SparkSession, arguments: ArchiveArguments) -> int:
     records = follow_records(
-        spark, arguments.access, arguments.timer_topic, startingOffsets="earliest", maxOffsetsPerTrigger=_MOST_PER_BATCH
+        arguments.access, arguments.timer_topic, startingOffsets="earliest", maxOffsetsPerTrigger=_MOST_PER_BATCH
     )
     trigger: dict[str, Any] = {"processingTime": _EVERY}
     if not arguments.follow:
@@ -111,9 +111,9 @@ def _archive(spark: SparkSession, arguments: ArchiveArguments) -> int:
     return sum(int(batch["numInputRows"]) for batch in query.recentProgress)
 
 
-def archived(spark: SparkSession, out: Location, timer_topic: str) -> DataFrame:
+def archived(out: Location, timer_topic: str) -> DataFrame:
     """Return the archive's records of this topic, each once."""
-    records = spark.read.schema(f"{RECORDS_DDL}, `day` DATE").parquet(str(out / RECORDS))
+    records = SparkSession.active().read.schema(f"{RECORDS_DDL}, `day` DATE").parquet(str(out / RECORDS))
     return records.where(F.col("topic") == timer_topic).dropDuplicates(["partition", "offset", "timestamp_ms"])
 
 

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.audit_state import DAYS, SPANS
@@ -56,8 +56,23 @@ def run_audit(arguments: AuditArguments) -> AuditVerdict:
     """
     cluster = Cluster(arguments.access)
     cluster.require_topic(arguments.timer_topic)
-    with job_session("audit", arguments.out, arguments) as spark, _locked(arguments) as demand_held:
-        return _audit(spark, cluster, demand_held, arguments)
+    with job_session("audit", arguments.out, arguments), _locked(arguments) as demand_held:
+        # Before any end is looked up: what was on the topics by then is read.
+        now_ms = int(time.time() * 1000) - arguments.skew_ms
+        as_of_ms = now_ms if arguments.as_of_ms is None else arguments.as_of_ms
+        merge = requests_table.opened(arguments)
+        if arguments.daily:
+            verdict = _day(cluster, demand_held, arguments, as_of_ms)
+        else:
+            with written(arguments.out / audit_folder.SCRATCH) as keep:
+                verdict = _once(cluster, arguments, as_of_ms, keep)
+        part = f"day={day_of(as_of_ms)}"
+        try:
+            merge(part, part if arguments.daily else None)
+        except PySparkException as wrong:  # the verdict's faults stay told
+            told = f"--table {arguments.table} lacks this audit's rows: {reason_of(wrong)}; run the audit again"
+            return replace(verdict, unproved=(*verdict.unproved, told))
+        return verdict
 
 
 def run_streams(audits: Sequence[AuditArguments]) -> int:
@@ -65,8 +80,8 @@ def run_streams(audits: Sequence[AuditArguments]) -> int:
     first = audits[0]
     for audit in audits:
         Cluster(audit.access).require_topic(audit.timer_topic)
-    with job_session("audit", first.out, first) as spark, ExitStack() as locks:
-        return run_batches(spark, [(audit, locks.enter_context(_locked(audit))) for audit in audits])
+    with job_session("audit", first.out, first), ExitStack() as locks:
+        return run_batches([(audit, locks.enter_context(_locked(audit))) for audit in audits])
 
 
 @contextmanager
@@ -77,34 +92,13 @@ def _locked(arguments: AuditArguments) -> Iterator[DemandHeld]:
         yield demand_held
 
 
-def _audit(spark: SparkSession, cluster: Cluster, demand_held: DemandHeld, arguments: AuditArguments) -> AuditVerdict:
-    # Before any end is looked up: what was on the topics by then is read.
-    now_ms = int(time.time() * 1000) - arguments.skew_ms
-    as_of_ms = now_ms if arguments.as_of_ms is None else arguments.as_of_ms
-    merge = requests_table.opened(spark, arguments)
-    if arguments.daily:
-        verdict = _day(spark, cluster, demand_held, arguments, as_of_ms)
-    else:
-        with written(arguments.out / audit_folder.SCRATCH) as keep:
-            verdict = _once(spark, cluster, arguments, as_of_ms, keep)
-    part = f"day={day_of(as_of_ms)}"
-    try:
-        merge(part, part if arguments.daily else None)
-    except PySparkException as wrong:  # the verdict's faults stay told
-        told = f"--table {arguments.table} lacks this audit's rows: {reason_of(wrong)}; run the audit again"
-        return replace(verdict, unproved=(*verdict.unproved, told))
-    return verdict
-
-
-def _day(
-    spark: SparkSession, cluster: Cluster, demand_held: DemandHeld, arguments: AuditArguments, as_of_ms: int
-) -> AuditVerdict:
+def _day(cluster: Cluster, demand_held: DemandHeld, arguments: AuditArguments, as_of_ms: int) -> AuditVerdict:
     out = arguments.out
     plan, earlier = begin_day(arguments, as_of_ms)
-    done = judge_part(spark, cluster, arguments, plan)
+    done = judge_part(cluster, arguments, plan)
     rows = {part: read_rows(out, DAYS, part)[0] for part in earlier[-MOST_DAYS:]}
     trend = [Row(day=part.removeprefix("day="), **row) for part, row in rows.items()]
-    verdict = conclude(spark, arguments, as_of_ms, done.remarks, plan.name, trend, done.state.open)
+    verdict = conclude(arguments, as_of_ms, done.remarks, plan.name, trend, done.state.open)
     demand_held()
     write_rows(out, DAYS, plan.name, [verdict.day_row])
     done.commit()
@@ -112,22 +106,22 @@ def _day(
     return verdict
 
 
-def _once(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, as_of_ms: int, keep: Keep) -> AuditVerdict:
+def _once(cluster: Cluster, arguments: AuditArguments, as_of_ms: int, keep: Keep) -> AuditVerdict:
     old, out, limits = None, arguments.out, arguments.limits(as_of_ms)
     if arguments.archive is not None:
         require_same_topic(cluster, arguments.archive, arguments.timer_topic)
         since = F.col("timestamp_ms") >= (arguments.from_ms or 0)
-        old = archived(spark, arguments.archive, arguments.timer_topic).where(since)
+        old = archived(arguments.archive, arguments.timer_topic).where(since)
     plan = read_plan.plan_once(cluster, arguments, read_plan.archived_ranges(old, arguments))
-    fit_plans(spark, read_plan.records_in([*plan.asked, *plan.read]))
-    found = observe(spark, cluster, arguments, as_of_ms, plan.read, {}, OpenTimers(out), keep, old)
-    fit_plans(spark, read_plan.records_in([*plan.asked, *found.spans]))
+    fit_plans(read_plan.records_in([*plan.asked, *plan.read]))
+    found = observe(cluster, arguments, as_of_ms, plan.read, {}, OpenTimers(out), keep, old)
+    fit_plans(read_plan.records_in([*plan.asked, *found.spans]))
     seen = replace(found.seen, deleted_before=plan.deleted_before, excluded_before=plan.excluded_before)
     write_rows(out, SPANS, None, [])  # a backfill takes no table without the spans that belong to it
     unjudged = _write_requests(build_outcomes(seen).where(~judgement.is_receipt_only()), plan, arguments, limits)
     write_rows(out, SPANS, None, position_rows(found.positions))
     notes = [*found.remarks.notes, *unjudged.notes("outside the range")]
-    return conclude(spark, arguments, as_of_ms, found.remarks._replace(notes=notes, gaps=plan.gaps))
+    return conclude(arguments, as_of_ms, found.remarks._replace(notes=notes, gaps=plan.gaps))
 
 
 def _write_requests(
@@ -153,7 +147,6 @@ def _write_requests(
 
 
 def conclude(
-    spark: SparkSession,
     arguments: AuditArguments,
     as_of_ms: int,
     remarks: Remarks,
@@ -162,13 +155,13 @@ def conclude(
     open_timers: int | None = None,
 ) -> AuditVerdict:
     """Write summary and report. They are read from the written table, so that they agree with it."""
-    table = read_table(spark, arguments.out, REQUESTS, part)
+    table = read_table(arguments.out, REQUESTS, part)
     write_table(summary.latenesses(table), arguments.out, LATENESS, part)
-    counts = read_table(spark, arguments.out, LATENESS, part)
+    counts = read_table(arguments.out, LATENESS, part)
     write_table(summary.topics(table, counts), arguments.out, TOPICS, part)
     write_table(summary.hours(counts), arguments.out, HOURS, part)
-    topics = read_table(spark, arguments.out, TOPICS, part)
-    hours = read_table(spark, arguments.out, HOURS, part)
+    topics = read_table(arguments.out, TOPICS, part)
+    hours = read_table(arguments.out, HOURS, part)
     verdict = summary.verdict(table, counts, topics, arguments, as_of_ms, remarks, open_timers)
     details = summary.details(table, counts, hours, verdict)
     files.write(verdict.report, render(verdict, details, arguments, trend).encode())

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.audit_state import BATCHES, OPEN_VERDICTS, UNFINISHED_MINUTES
@@ -50,12 +50,12 @@ _KEPT = 2
 """Batches whose state is kept: the last one, and the one that it began with."""
 
 
-def run_batches(spark: SparkSession, audits: Sequence[tuple[AuditArguments, DemandHeld]]) -> int:
+def run_batches(audits: Sequence[tuple[AuditArguments, DemandHeld]]) -> int:
     """Make batches until a signal, of each timer topic in turn; one of each with `available_now`.
 
     Returns the highest exit code.
     """
-    opened = [(demand_held, Batches(spark, arguments)) for arguments, demand_held in audits]
+    opened = [(demand_held, Batches(arguments)) for arguments, demand_held in audits]
     first = audits[0][0]
     with _stop_on_signals() as stop:
         while not stop.is_set():
@@ -71,10 +71,10 @@ def run_batches(spark: SparkSession, audits: Sequence[tuple[AuditArguments, Dema
 
 
 class Batches:
-    def __init__(self, spark: SparkSession, arguments: AuditArguments) -> None:
-        self._spark, self._arguments, self._out = spark, arguments, arguments.out
+    def __init__(self, arguments: AuditArguments) -> None:
+        self._arguments, self._out = arguments, arguments.out
         open_folder(self._out, "stream")
-        self._merge = requests_table.opened(spark, arguments)
+        self._merge = requests_table.opened(arguments)
         self._faults = 0
         """Faults that this process has printed."""
         self._gaps: list[str] = []
@@ -109,22 +109,21 @@ class Batches:
         return 3 if self._faults or row["standing_faults"] else 1 if self._gaps else 0
 
     def _make(self, plan: PartPlan) -> None:
-        spark = self._spark
-        done = judge_part(spark, Cluster(self._arguments.access), self._arguments, plan)
+        done = judge_part(Cluster(self._arguments.access), self._arguments, plan)
         for note in sorted({*done.remarks.notes} - self._printed_notes):
             print(f"{self._named(plan.number)}: {note}", file=sys.stderr)
         self._printed_notes.update(done.remarks.notes)
         over_ms = plan.as_of_ms - self._arguments.settle_ms
-        write_minutes(spark, self._out, plan.name, plan.previous, done.spans, over_ms)
+        write_minutes(self._out, plan.name, plan.previous, done.spans, over_ms)
         self._write_row(done)
         done.commit()
 
     def _write_row(self, done: JudgedPart) -> None:
-        spark, part = self._spark, done.plan.name
-        rows = read_table(spark, self._out, REQUESTS, part)
+        part = done.plan.name
+        rows = read_table(self._out, REQUESTS, part)
         told = _counts(rows)
         gaps = [*done.remarks.gaps, *(unread_outcomes(rows) if told.get(AuditClass.UNJUDGED) else ())]
-        standing = _counts(read_table(spark, self._out, OPEN_VERDICTS, part).where(is_fault()))
+        standing = _counts(read_table(self._out, OPEN_VERDICTS, part).where(is_fault()))
         row: dict[str, object] = {c.column: told.get(c.value, 0) for c in AuditClass}
         row |= {"batch": done.plan.number, "as_of_ms": done.plan.as_of_ms, "written_ms": time.time_ns() // 1_000_000}
         row |= {"rows": sum(told.values()), "faults": sum(told.get(name.value, 0) for name in FAULTS)}
@@ -149,7 +148,7 @@ class Batches:
         self._faults += row["faults"]
         counts = ", ".join(f"{row[name.column]:,} {name}" for name in FAULTS if row[name.column])
         print(f"{self._named(row['batch'])} as of {iso(row['as_of_ms'])}: {counts}", file=sys.stderr)
-        bad = read_table(self._spark, self._out, REQUESTS, part).where(is_fault())
+        bad = read_table(self._out, REQUESTS, part).where(is_fault())
         for fault in bad.select("origin", "class", "target", "due_ms").limit(_MOST_PRINTED).collect():
             due = iso(fault["due_ms"]) if fault["due_ms"] is not None else "never"
             print(f"  {fault['class']} {fault['origin']} for {fault['target']}, due {due}", file=sys.stderr)
@@ -168,17 +167,17 @@ class Batches:
 
 
 def write_minutes(
-    spark: SparkSession, out: Location, part: str, previous: str | None, read_now: Sequence[Span], over_ms: int
+    out: Location, part: str, previous: str | None, read_now: Sequence[Span], over_ms: int
 ) -> None:
     """Write `minutes` and `untold` of a part, from its `requests`. A minute is complete if it ends by `over_ms`."""
-    rows = read_table(spark, out, REQUESTS, part)
+    rows = read_table(out, REQUESTS, part)
     if previous is None:
-        counted = _uncounted_deliveries(spark, rows.withColumn("waited", F.lit(False)), read_now)
+        counted = _uncounted_deliveries(rows.withColumn("waited", F.lit(False)), read_now)
     else:
-        waited = read_table(spark, out, OPEN_VERDICTS, previous).where(F.col("class") == AuditClass.PENDING.value)
+        waited = read_table(out, OPEN_VERDICTS, previous).where(F.col("class") == AuditClass.PENDING.value)
         told = rows.join(waited.select("origin", F.lit(True).alias("waited")), "origin", "left")
-        counted = _uncounted_deliveries(spark, told, read_now).unionByName(
-            read_table(spark, out, UNFINISHED_MINUTES, previous)
+        counted = _uncounted_deliveries(told, read_now).unionByName(
+            read_table(out, UNFINISHED_MINUTES, previous)
         )
     timed = counted.withColumn("minute_ms", interval_start("delivered_ms", MINUTE_MS))
     is_over = F.col("minute_ms") + MINUTE_MS <= over_ms
@@ -188,10 +187,10 @@ def write_minutes(
     write_table(found.repartition(1).sortWithinPartitions("minute_ms", "topic"), out, MINUTES, part)
 
 
-def _uncounted_deliveries(spark: SparkSession, rows: DataFrame, read_now: Sequence[Span]) -> DataFrame:
+def _uncounted_deliveries(rows: DataFrame, read_now: Sequence[Span]) -> DataFrame:
     """Return the deliveries whose record or request this part has read, and those that `waited` for their request."""
     places = [{"t": span.topic, "p": span.partition, "start": span.start} for span in read_now]
-    starts = spark.createDataFrame(pa.Table.from_pylist(places))
+    starts = rows.sparkSession.createDataFrame(pa.Table.from_pylist(places))
     delivered = rows.where(F.col("lateness_ms").isNotNull())
 
     def is_new(topic: str, partition: str, offset: str, start: str) -> DataFrame:

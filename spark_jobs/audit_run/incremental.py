@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.audit_state import CLOSED, EVIDENCE, OPEN, OPEN_VERDICTS
@@ -67,14 +67,14 @@ class Part(NamedTuple):
 
 
 def judge(
-    spark: SparkSession, new: Observations, part: Part, limits: AuditLimits, due: DataFrame | None, keep: Keep
+    new: Observations, part: Part, limits: AuditLimits, due: DataFrame | None, keep: Keep
 ) -> tuple[UnjudgedCounts, OpenTimers]:
     """Judge a part and write its `requests`, `open` and `evidence`. Return counts, and the state to commit.
 
     new: new records, persisted. due: the open timers that are due (OPEN); None in the first part. keep: persists rows
     until the part is done.
     """
-    earlier = None if due is None else _concerned(spark, new, part, limits, due, keep)
+    earlier = None if due is None else _concerned(new, part, limits, due, keep)
     seen = new if earlier is None else _with_earlier(new, part, earlier)
     outcomes = build_outcomes(seen)
     before = coverage.is_before(part.timer_topic, part.so_far) & ~F.col("requested")
@@ -90,7 +90,7 @@ def judge(
     kept = keep(judged.where(~F.col("elsewhere") & ~refused_late).drop("elsewhere", "hidden"))
     rows = kept.where(~F.col("ahead"))
     if part.changes_only:
-        write_changed(spark, part.state.out, rows, None if earlier is None else earlier.open, part.plan)
+        write_changed(part.state.out, rows, None if earlier is None else earlier.open, part.plan)
     else:
         write_table(rows, part.state.out, REQUESTS, part.plan.name)
     state = _write_state(kept, seen, part, limits, earlier, keep)
@@ -110,9 +110,7 @@ class _Earlier:
         return self.due if self.asleep is None else self.due.unionByName(self.asleep)
 
 
-def _concerned(
-    spark: SparkSession, new: Observations, part: Part, limits: AuditLimits, due: DataFrame, keep: Keep
-) -> _Earlier:
+def _concerned(new: Observations, part: Part, limits: AuditLimits, due: DataFrame, keep: Keep) -> _Earlier:
     """Return the timers of earlier parts that are due, or that a new record concerns.
 
     A refused request is in no chain of its id. Therefore the request before it and the one after it are judged too.
@@ -138,7 +136,7 @@ def _concerned(
             strays = names.join(asleep[-1].select("origin"), "origin", "left_anti")
         strays = keep(strays)
         if not strays.isEmpty():
-            closed.append(keep(closed_evidence(spark, part.state.out, part.plan.number, strays)))
+            closed.append(keep(closed_evidence(part.state.out, part.plan.number, strays)))
             fresh.append(closed[-1].select(*_LINKS))
         if Feature.IDS not in part.state.has:
             break
@@ -204,13 +202,13 @@ def _with_earlier(new: Observations, part: Part, earlier: _Earlier) -> Observati
     return replace(new, carried=rows, carried_claims=claims if Feature.CLAIMS in has else None, closed=closed, has=has)
 
 
-def write_changed(spark: SparkSession, out: Location, rows: DataFrame, taken: DataFrame | None, plan: PartPlan) -> None:
+def write_changed(out: Location, rows: DataFrame, taken: DataFrame | None, plan: PartPlan) -> None:
     """Write `requests`: rows that differ from those written before; and `standing`: open verdicts and pending
     deliveries, also those that were not judged now. taken: the open timers that were judged again (OPEN)."""
     is_told = F.col("class") != AuditClass.PENDING.value
     changed, still = rows.where(is_told), rows.where((is_told | (F.col("deliveries") > 0)) & F.col("open"))
     if plan.previous is not None:
-        stood = read_table(spark, out, OPEN_VERDICTS, plan.previous)
+        stood = read_table(out, OPEN_VERDICTS, plan.previous)
         before = stood.select("origin", F.col("class").alias("was"), F.col("faults").alias("were"))
         was = F.coalesce("was", F.lit(AuditClass.PENDING.value))
         differs = (was != F.col("class")) | (F.coalesce("were", F.array()) != F.col("faults"))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.audit_state import SPANS
@@ -23,7 +23,7 @@ from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.audit_run.incremental import Part, PartPlan
 from spark_jobs.audit_run.open_timers import OpenTimers
 from spark_jobs.audit_run.positions import Positions, intervals, spans_since
-from spark_jobs.errors import JobFailedError, UsageError
+from spark_jobs.errors import UsageError
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.platform.session import fit_plans
 from spark_jobs.platform.tables import Keep, write_rows, written
@@ -42,7 +42,6 @@ class Observed:
 
 
 def observe(
-    spark: SparkSession,
     cluster: Cluster,
     arguments: AuditArguments,
     as_of_ms: int,
@@ -56,19 +55,19 @@ def observe(
 
     reached, state: after the part before; empty for a first one. archive: requests that are in none of the spans.
     """
-    parsed = keep(read_plan.read_requests(spark, requested, arguments, archive), apart=RECORD)
-    due = None if state.part is None else keep(state.due(spark, as_of_ms))
+    parsed = keep(read_plan.read_requests(requested, arguments, archive), apart=RECORD)
+    due = None if state.part is None else keep(state.due(as_of_ms))
     asked = parsed.select("asked")
     census = read_plan.census(asked if due is None else asked.unionByName(due.select("asked")), cluster, arguments)
     # Look up the ends of the other topics only now, so that they include all deliveries before as_of_ms.
     others = {*census.topics, arguments.rejected_topic, arguments.receipts_topic, *(topic for topic, _ in reached)}
     others = (others - {arguments.timer_topic}) & cluster.partitions.keys()
     ids = cluster.topic_ids({*others, arguments.timer_topic})  # before the spans: a topic may be created again
-    spans = _outcome_spans(cluster, arguments, reached, state, others, due)
+    spans = _outcome_spans(cluster, reached, arguments.from_ms if due is None else state.as_of_ms, others, due)
     read = [*requested, *spans]
-    fit_plans(spark, read_plan.records_in(read) + state.open // 10)
-    seen, hanging = read_plan.read_outcomes(spark, arguments, cluster, spans, parsed, census, as_of_ms)
-    seen, since_ms = read_plan.with_completeness(spark, cluster, arguments, seen, spans, reached, as_of_ms)
+    fit_plans(read_plan.records_in(read) + state.open // 10)
+    seen, hanging = read_plan.read_outcomes(arguments, cluster, spans, parsed, census, as_of_ms)
+    seen, since_ms = read_plan.with_completeness(cluster, arguments, seen, spans, reached, as_of_ms)
     begins = arguments.from_ms is None and arguments.offsets is None
     after = positions.advanced(reached, read, ids, since_ms, from_log_start=begins)
     notes = read_plan.notes(cluster, arguments, census.unknown)
@@ -93,18 +92,16 @@ class JudgedPart:
         self.state.delete_unused(self.before)
 
 
-def judge_part(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, plan: PartPlan) -> JudgedPart:
+def judge_part(cluster: Cluster, arguments: AuditArguments, plan: PartPlan) -> JudgedPart:
     """Read what is new, judge it with the open timers that it concerns, and write the part's tables but SPANS."""
     out, topic, from_ms = arguments.out, arguments.timer_topic, arguments.from_ms
     state = OpenTimers.after(out, plan.previous)
-    if state is None:
-        raise JobFailedError(f"--out {out}: {plan.previous} has no state: give a new --out")
     reached = {} if plan.previous is None else positions.read_positions(out, plan.previous)
     # By a time only if one is given: other senders set any timestamp, and one from tomorrow would end the span.
     requested = spans_since(cluster, [topic], reached, new_from_ms=from_ms, to_ms=arguments.as_of_ms)
-    fit_plans(spark, 2 * read_plan.records_in(requested) + state.open // 10)
+    fit_plans(2 * read_plan.records_in(requested) + state.open // 10)
     with written(out / audit_folder.SCRATCH) as keep:
-        found = observe(spark, cluster, arguments, plan.as_of_ms, requested, reached, state, keep)
+        found = observe(cluster, arguments, plan.as_of_ms, requested, reached, state, keep)
         timers = {place[1]: at for place, at in found.positions.items() if place[0] == topic}
         whole = [Span(topic, at, p.intervals[0][0], p.end) for at, p in timers.items()]
         # A partition that is new to the audit has an empty span in `earlier`.
@@ -119,25 +116,19 @@ def judge_part(spark: SparkSession, cluster: Cluster, arguments: AuditArguments,
             holes=holes(so_far),
         )
         part = Part(plan, state, topic, [*intervals(reached, topic), *new], so_far, changes_only=arguments.stream)
-        unjudged, after = incremental.judge(spark, seen, part, arguments.limits(plan.as_of_ms), found.due, keep)
+        unjudged, after = incremental.judge(seen, part, arguments.limits(plan.as_of_ms), found.due, keep)
     remarks = found.remarks._replace(notes=[*found.remarks.notes, *unjudged.notes("before the first day")])
     return JudgedPart(plan, remarks, found.spans, state, after, found.positions)
 
 
 def _outcome_spans(
-    cluster: Cluster,
-    arguments: AuditArguments,
-    reached: Positions,
-    state: OpenTimers,
-    others: set[str],
-    due: DataFrame | None,
+    cluster: Cluster, reached: Positions, since_ms: int | None, others: set[str], due: DataFrame | None
 ) -> list[Span]:
     """Return the spans of the target topics, the rejected and the receipts topic (`others`), up to their ends now.
 
-    A topic that is new to the audit is read from shortly before the part. If a timer of an earlier part names it, it
-    did not exist then: it is read from its start.
+    A topic that is new to the audit is read from shortly before the part, which begins at `since_ms`. If a timer of an
+    earlier part names it, it did not exist then: it is read from its start.
     """
-    since_ms = arguments.from_ms if due is None else state.as_of_ms
     late: set[str] = set()
     fresh = others - {topic for topic, _ in reached}
     if due is not None and fresh:
@@ -145,7 +136,7 @@ def _outcome_spans(
         late = {row.target for row in named.collect()}
     new_from_ms = since_ms - read_plan.CLOCK_SKEW_MS if since_ms is not None else None
     spans = spans_since(cluster, others - late, reached, new_from_ms=new_from_ms, to_ms=None)
-    return spans + (spans_since(cluster, late, reached, new_from_ms=None, to_ms=None) if late else [])
+    return spans + spans_since(cluster, late, reached, new_from_ms=None, to_ms=None)
 
 
 def day_of(as_of_ms: int) -> date:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.audit_state import CLOSED, EVIDENCE, GONE, OPEN
@@ -23,6 +23,7 @@ from spark_jobs.audit_rules import series
 from spark_jobs.audit_rules.coverage import parse_origin
 from spark_jobs.audit_rules.evidence import to_evidence
 from spark_jobs.audit_rules.requests import Feature
+from spark_jobs.errors import JobFailedError
 from spark_jobs.platform import files
 from spark_jobs.platform.files import Location
 from spark_jobs.platform.tables import Keep, folder, read_tables, write_table
@@ -57,13 +58,13 @@ class OpenTimers:
     """Features of the open timers."""
 
     @classmethod
-    def after(cls, out: Location, part: str | None) -> "OpenTimers | None":
-        """Return what is open after `part`; None if it has no state of this version."""
+    def after(cls, out: Location, part: str | None) -> "OpenTimers":
+        """Return what is open after `part`. Raises JobFailedError if it has no state."""
         if part is None:
             return cls(out)
         data = files.read(out / STATE / part / _FILE)
         if data is None:
-            return None
+            raise JobFailedError(f"--out {out}: {part} has no state: give a new --out")
         told = json.loads(data)
         has = frozenset(feature for feature in Feature if told.pop(f"has_{feature}", False))
         return cls(**{**told, "out": out, "part": part, "runs": tuple(Run(**run) for run in told["runs"]), "has": has})
@@ -74,9 +75,9 @@ class OpenTimers:
         told |= {f"has_{feature}": True for feature in sorted(self.has)}
         files.write(self.out / STATE / self.part / _FILE, json.dumps(told).encode())
 
-    def due(self, spark: SparkSession, as_of_ms: int) -> DataFrame:
+    def due(self, as_of_ms: int) -> DataFrame:
         """Return the rows whose time has come (OPEN)."""
-        return self._rows(spark, self._folders(self.runs), F.col("wake_ms").between(self.as_of_ms + 1, as_of_ms))
+        return self._rows(self._folders(self.runs), F.col("wake_ms").between(self.as_of_ms + 1, as_of_ms))
 
     def concerned(
         self, as_of_ms: int, origins: DataFrame, chains: DataFrame, families: DataFrame, keep: Keep
@@ -86,20 +87,18 @@ class OpenTimers:
         origins: a column `origin`, named by new records. chains: a column `chain`, the ids of new requests. families: a
         column `family`, of rows that are due.
         """
-        spark = origins.sparkSession
         asleep, folders = F.col("wake_ms") > as_of_ms, self._folders(self.runs)
         if not folders:
             return None
         copies = [F.col("claims.place").alias("copies")] if Feature.CLAIMS in self.has else []
         file = F.col("_metadata.file_name").alias("file")
-        narrow = self._rows(spark, folders, asleep, "origin", "part", "family", "chain", *copies, file)
-        found = [narrow.join(origins, "origin", "left_semi")]
+        narrow = self._rows(folders, asleep, "origin", "part", "family", "chain", *copies, file)
+        named = narrow.join(origins, "origin", "left_semi")
         if Feature.CLAIMS in self.has:
             # A refused copy concerns its timer; an open claim its timer, and the timer's other claims.
             copied = narrow.withColumn("copy", F.explode("copies"))
-            found.append(copied.join(origins.select(F.col("origin").alias("copy")), "copy", "left_semi").drop("copy"))
-        named = reduce(DataFrame.unionByName, found)
-        if Feature.CLAIMS in self.has:
+            copied = copied.join(origins.select(F.col("origin").alias("copy")), "copy", "left_semi").drop("copy")
+            named = named.unionByName(copied)
             families = named.select("family").unionByName(families)
             if Feature.SERIES in self.has:  # a receipt, or a cancel by origin, names the request of an occurrence
                 families = families.unionByName(origins.select(series.of(F.col("origin")).alias("family")))
@@ -113,7 +112,7 @@ class OpenTimers:
         if not names:
             return None
         places = [at / name for at in folders for name in files.found(at, "*.parquet") if name in names]
-        return self._rows(spark, places, asleep).join(hits.select("origin"), "origin", "left_semi")
+        return self._rows(places, asleep).join(hits.select("origin"), "origin", "left_semi")
 
     def written(self, new: DataFrame, gone: DataFrame | None, after: "OpenTimers", rows: int) -> "OpenTimers":
         """Write the new open rows (OPEN), and which earlier rows are gone. Return `after` with its runs.
@@ -121,17 +120,17 @@ class OpenTimers:
         rows: number of new ones.
         """
         assert after.part is not None
-        spark, keep = new.sparkSession, list(self.runs)
+        keep = list(self.runs)
         merge: list[Run] = []
         while keep and keep[-1].rows <= 2 * (rows + sum(run.rows for run in merge)):
             merge.append(keep.pop())
         asleep = F.col("wake_ms") > after.as_of_ms
         tombs = [] if gone is None else [gone]
         if any(run.gone for run in merge):
-            tombs.append(self._gone(spark, merge, asleep))
+            tombs.append(self._gone(merge, asleep))
         dead = reduce(DataFrame.unionByName, tombs) if tombs else None
         if any(run.rows for run in merge):
-            old = self._rows(spark, self._folders(merge), asleep)
+            old = self._rows(self._folders(merge), asleep)
             if gone is not None:
                 old = old.join(gone.select("origin"), "origin", "left_anti")
             new = new.unionByName(old)
@@ -152,23 +151,21 @@ class OpenTimers:
     def _folders(self, runs: Iterable[Run]) -> list[Location]:
         return [folder(self.out, OPEN, run.part) for run in runs if run.rows]
 
-    def _rows(
-        self, spark: SparkSession, places: Sequence[Location], where: Column, *columns: Column | str
-    ) -> DataFrame:
+    def _rows(self, places: Sequence[Location], where: Column, *columns: Column | str) -> DataFrame:
         """Return the rows of `open` in these files or folders that count; `columns`: only these, with `part`."""
-        rows = read_tables(spark, OPEN, places).where(where).select(*(columns or ("*",)))
+        rows = read_tables(OPEN, places).where(where).select(*(columns or ("*",)))
         if not any(run.gone for run in self.runs):
             return rows
-        gone = self._gone(spark, self.runs, where).select("origin", F.col("part").alias("gone_in"))
+        gone = self._gone(self.runs, where).select("origin", F.col("part").alias("gone_in"))
         counts = (rows["origin"] == gone["origin"]) & (rows["part"] < gone["gone_in"])
         return rows.join(gone, counts, "left_anti")
 
-    def _gone(self, spark: SparkSession, runs: Iterable[Run], where: Column) -> DataFrame:
+    def _gone(self, runs: Iterable[Run], where: Column) -> DataFrame:
         places = [folder(self.out, GONE, run.part) for run in runs if run.gone]
-        return read_tables(spark, GONE, places).where(where)
+        return read_tables(GONE, places).where(where)
 
 
-def closed_evidence(spark: SparkSession, out: Location, before: int, origins: DataFrame) -> DataFrame:
+def closed_evidence(out: Location, before: int, origins: DataFrame) -> DataFrame:
     """Return the last evidence of these origins, of timers that were closed in a part before the number `before`.
 
     origins: few, persisted. Files and pages without such offsets are not read.
@@ -179,7 +176,7 @@ def closed_evidence(spark: SparkSession, out: Location, before: int, origins: Da
     is_near = F.lit(len(ranges) == _MOST_RANGES)
     for at, _, low, high in ranges:
         is_near |= (F.col("at_partition") == at) & F.col("at_offset").between(low, high)
-    history = read_tables(spark, CLOSED, [folder(out, CLOSED)]).where((F.col("part") < before) & is_near)
+    history = read_tables(CLOSED, [folder(out, CLOSED)]).where((F.col("part") < before) & is_near)
     closed = history.join(origins, "origin", "left_semi")
     last = closed.groupBy("origin").agg(F.max_by(F.struct(*EVIDENCE.arrow().names[1:]), "part").alias("last"))
     return to_evidence(last.select("origin", "last.*"))

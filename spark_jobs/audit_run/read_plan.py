@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from kafka_timer import headers as names
@@ -139,11 +139,9 @@ def _within(span: Span, first: int, behind: int) -> Span:
     return span._replace(start=start, end=max(start, min(span.end, behind)))
 
 
-def read_requests(
-    spark: SparkSession, spans: Sequence[Span], arguments: AuditArguments, old: DataFrame | None = None
-) -> DataFrame:
+def read_requests(spans: Sequence[Span], arguments: AuditArguments, old: DataFrame | None = None) -> DataFrame:
     """Return the parsed requests of the spans. `old`: records of an archive, none of which is in `spans`."""
-    records = read_records(spark, arguments.access, spans)
+    records = read_records(arguments.access, spans)
     if old is not None:
         records = records.unionByName(old.select(records.columns))
     return requests(
@@ -200,13 +198,7 @@ def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Cen
 
 
 def read_outcomes(
-    spark: SparkSession,
-    arguments: AuditArguments,
-    cluster: Cluster,
-    spans: Sequence[Span],
-    parsed: DataFrame,
-    asked_for: Census,
-    as_of_ms: int,
+    arguments: AuditArguments, cluster: Cluster, spans: list[Span], parsed: DataFrame, asked_for: Census, as_of_ms: int
 ) -> tuple[Observations, tuple[str, ...]]:
     """Return what a run has read, without what lies outside its range; and messages about hanging transactions.
 
@@ -216,27 +208,27 @@ def read_outcomes(
     by_kind: dict[str, list[Span]] = {arguments.rejected_topic: [], arguments.receipts_topic: [], "": []}
     for span in spans:
         by_kind[span.topic if span.topic in by_kind else ""].append(span)
-    rejected, told, real = (read_records(spark, arguments.access, found) for found in by_kind.values())
+    rejected, told, real = (read_records(arguments.access, found) for found in by_kind.values())
     counts = _partition_counts(cluster, by_kind[""])
     unstable = cluster.unstable_spans([*spans, *cluster.spans([arguments.timer_topic])])
     hidden = [span for span in unstable if span.topic not in (arguments.timer_topic, arguments.receipts_topic)]
-    behind = read_records(spark, arguments.access, hidden, committed=False)
+    behind = read_records(arguments.access, hidden, committed=False)
     undecided = evidence.origins(behind) if hidden else None
     unread = [span for span in unstable if span.topic == arguments.timer_topic]
     if unread:  # a copy for the next occurrence may be there
-        before = evidence.origins_before(read_records(spark, arguments.access, unread, committed=False))
+        before = evidence.origins_before(read_records(arguments.access, unread, committed=False))
         undecided = before if undecided is None else undecided.unionByName(before).distinct()
     seen = Observations(
         parsed=parsed,
         rejections=evidence.rejections(rejected, arguments.profiles),
         ends=[evidence.deliveries(real, arguments.trace_header, counts), evidence.receipts(told)],
         undecided=undecided,
-        pauses=_pauses(spark, arguments, cluster),
-        waived=waived(spark, arguments.waivers, as_of_ms),
+        pauses=_pauses(arguments, cluster),
+        waived=waived(arguments.waivers, as_of_ms),
         has=asked_for.has,
         skew_ms=arguments.skew_ms,
     )
-    return seen, _hanging(spark, arguments, unstable)
+    return seen, _hanging(arguments, unstable)
 
 
 def _partition_counts(cluster: Cluster, spans: Sequence[Span]) -> list[PartitionCount]:
@@ -249,13 +241,7 @@ def _partition_counts(cluster: Cluster, spans: Sequence[Span]) -> list[Partition
 
 
 def with_completeness(
-    spark: SparkSession,
-    cluster: Cluster,
-    arguments: AuditArguments,
-    seen: Observations,
-    read: Iterable[Span],
-    reached: Positions,
-    as_of_ms: int,
+    cluster: Cluster, arguments: AuditArguments, seen: Observations, read: list[Span], reached: Positions, as_of_ms: int
 ) -> tuple[Observations, dict[Place, int]]:
     """Return the observations with, and by partition, since when all records of topics with outcomes were read.
 
@@ -269,7 +255,7 @@ def with_completeness(
     fresh = [log for log in logs if log.topic not in known and (log.start or log.topic != rejected)]
     ends = {place: at.end for place, at in reached.items()}
     lost = [log for log in logs if log.topic in known and log.start > ends.get(log[:2], 0)]
-    found = _complete_since(spark, cluster, arguments, [*fresh, *lost], as_of_ms)
+    found = _complete_since(cluster, arguments, [*fresh, *lost], as_of_ms)
     gap_ms = max((found.pop(log[:2]) for log in lost if log.topic == rejected), default=0)
     since_ms = {place: at.since_ms for place, at in reached.items()} | found
     by_topic = dict.fromkeys(own_topics(arguments), 0)
@@ -280,9 +266,7 @@ def with_completeness(
     return seen, since_ms
 
 
-def _complete_since(
-    spark: SparkSession, cluster: Cluster, arguments: AuditArguments, logs: Sequence[Span], as_of_ms: int
-) -> dict[Place, int]:
+def _complete_since(cluster: Cluster, arguments: AuditArguments, logs: list[Span], as_of_ms: int) -> dict[Place, int]:
     """Return since when each of these logs is complete: at most `as_of_ms`, as it exists and is read by then.
 
         log begins at 0    GRACE_MS before the topic's first record: the topic may have been created again before it
@@ -296,7 +280,7 @@ def _complete_since(
     is_clock_ours = (F.col("clock") == "LogAppendTime") | (F.col("topic") == arguments.rejected_topic)
     released_ms = F.when(c.has(h, names.ORIGIN), c.decimal(c.value_of(h, names.RELEASED_MS)))
     at_ms = F.when(is_clock_ours, F.col("timestamp_ms")).otherwise(released_ms)
-    records = read_records(spark, arguments.access, heads, committed=False)
+    records = read_records(arguments.access, heads, committed=False)
     timed = records.withColumn("at_ms", at_ms).where("at_ms IS NOT NULL")
     rows = timed.groupBy("topic", "partition").agg(F.min_by("at_ms", "offset")).collect() if heads else []
     first_ms = {(topic, partition): ms for topic, partition, ms in rows}
@@ -312,7 +296,7 @@ def _complete_since(
     return found
 
 
-def _hanging(spark: SparkSession, arguments: AuditArguments, unstable: Sequence[Span]) -> tuple[str, ...]:
+def _hanging(arguments: AuditArguments, unstable: Sequence[Span]) -> tuple[str, ...]:
     """Return messages about transactions that have been open for longer than `--hanging-ms`.
 
     unstable: the spans after last stable offsets. The first record there belongs to the oldest open transaction, and
@@ -322,7 +306,7 @@ def _hanging(spark: SparkSession, arguments: AuditArguments, unstable: Sequence[
     if not firsts:
         return ()
     since_ms = int(time.time() * 1000) - arguments.hanging_ms
-    records = read_records(spark, arguments.access, firsts, committed=False).where(F.col("timestamp_ms") < since_ms)
+    records = read_records(arguments.access, firsts, committed=False).where(F.col("timestamp_ms") < since_ms)
     found = records.select("topic", "partition", "offset", "timestamp_ms").orderBy("topic", "partition").collect()
     return tuple(
         f"A transaction on {row.topic}/{row.partition} has been open since {iso(row.timestamp_ms)}, longer than"
@@ -331,11 +315,11 @@ def _hanging(spark: SparkSession, arguments: AuditArguments, unstable: Sequence[
     )
 
 
-def _pauses(spark: SparkSession, arguments: AuditArguments, cluster: Cluster) -> DataFrame | None:
+def _pauses(arguments: AuditArguments, cluster: Cluster) -> DataFrame | None:
     """Return the pauses of target topics; None if there is no control topic. It is small, as it is compacted."""
     if arguments.control_topic not in cluster.partitions:
         return None
-    records = read_records(spark, arguments.access, cluster.spans([arguments.control_topic]))
+    records = read_records(arguments.access, cluster.spans([arguments.control_topic]))
     return pauses(records, arguments.timer_topic)
 
 

@@ -26,18 +26,19 @@ _DAY = (
 """Null outside of 1970 to 9999, as senders may choose timestamps for which there is no date."""
 
 
-def opened(spark: SparkSession, arguments: AuditArguments) -> Merge:
+def opened(arguments: AuditArguments) -> Merge:
     """Create the table, merge the parts that it lacks, and return a function that merges one.
 
     Nothing is read or done without --table.
     """
     if arguments.table is None:
         return lambda *_: None
+    spark = SparkSession.active()
     name = f"`{arguments.table.replace('.', '`.`')}`"
     spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({_COLUMNS}) USING iceberg PARTITIONED BY (requested_day)")
 
     def merge(part: str, folder: str | None) -> None:
-        rows = read_table(spark, arguments.out, REQUESTS, folder)
+        rows = read_table(arguments.out, REQUESTS, folder)
         if rows.isEmpty():
             return
         fresh = rows.withColumns({"requested_day": F.expr(_DAY), "part": F.lit(part)})

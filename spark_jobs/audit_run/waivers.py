@@ -23,14 +23,14 @@ from spark_jobs.errors import UsageError
 _NEEDED = ("origin", "reason", "until")
 
 
-def waived(spark: SparkSession, path: Path | None, as_of_ms: int) -> DataFrame | None:
+def waived(path: Path | None, as_of_ms: int) -> DataFrame | None:
     """Return the origins that are waived at this time, as `origin`; None if there are none. Raises UsageError."""
     if path is None:
         return None
     origins = sorted({origin for origin, until_ms in read(path) if until_ms > as_of_ms})
     if not origins:
         return None
-    return spark.createDataFrame(pa.table({"origin": origins}))
+    return SparkSession.active().createDataFrame(pa.table({"origin": origins}))
 
 
 def read(path: Path) -> Iterator[tuple[str, int]]:

@@ -35,12 +35,11 @@ from spark_jobs.backfill.arguments import BackfillArguments, parse
 from spark_jobs.backfill.outcomes import timer_records, with_archive_gaps, with_later_outcomes, with_superseding
 from spark_jobs.backfill.publish import BODIES, MOST_RECORDS, SENT, PublishTask
 from spark_jobs.backfill.undeliverable import SKEW_MS, with_reasons
-from spark_jobs.errors import JobFailedError, UsageError, command
+from spark_jobs.errors import JobFailedError, command
 from spark_jobs.kafka.admin import Cluster, Span, committed_progress
 from spark_jobs.platform import files
-from spark_jobs.platform.files import Location
 from spark_jobs.platform.session import job_session
-from spark_jobs.platform.tables import ddl, folder, read_records, read_table, write_table, written
+from spark_jobs.platform.tables import ddl, read_records, read_table, write_table, written
 
 _DAY_MS = 86_400_000
 
@@ -56,14 +55,14 @@ def run_backfill(arguments: BackfillArguments) -> dict[str, int]:
     cluster.require_topic(arguments.rejected_topic, flag="--rejected-topic")
     if arguments.apply:
         cluster.ensure_marks(arguments.resent_topic)
-    with job_session("backfill", arguments.out, arguments) as spark:
+    with job_session("backfill", arguments.out, arguments):
         arguments.demand_fitting_folders()
         if arguments.archive is not None:
             require_same_topic(cluster, arguments.archive, arguments.timer_topic)
-        return _backfill(spark, cluster, arguments)
+        return _backfill(cluster, arguments)
 
 
-def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArguments) -> dict[str, int]:
+def _backfill(cluster: Cluster, arguments: BackfillArguments) -> dict[str, int]:
     """Run the steps, and write each one's result before the next reads the cluster (see 2).
 
     A result that Spark only caches is computed again if an executor is lost, from another progress.
@@ -72,30 +71,34 @@ def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArgument
         if time.time() * 1000 - changed_ms > _DAY_MS:  # younger ones may belong to another run
             files.delete(arguments.out / name)
     # Bodies and records of the journal may be large.
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", MOST_RECORDS)
+    SparkSession.active().conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", MOST_RECORDS)
     with written(arguments.out / f"backfill-steps-{uuid4().hex[:8]}") as keep:
-        asked = keep(missing(spark, arguments))
-        judged = keep(_with_reasons(spark, asked, cluster, arguments))
+        asked = keep(missing(arguments))
+        judged = keep(_with_reasons(asked, cluster, arguments))
         topics = {arguments.marks.topic, arguments.marks.former}
         marks = cluster.stable_spans(topics & cluster.partitions.keys())
-        came = keep(with_later_outcomes(spark, judged, cluster, arguments, marks))
-        ended = with_superseding(spark, came, cluster, arguments, keep)
+        came = keep(with_later_outcomes(judged, cluster, arguments, marks))
+        ended = with_superseding(came, cluster, arguments, keep)
         looked = keep(with_archive_gaps(ended, cluster, arguments))
         chosen = looked.where(F.col("outcome").isNull())
         if arguments.limit is not None:
             chosen = chosen.orderBy("due_ms", "origin").limit(arguments.limit)
         chosen = keep(chosen)
         bounds = chosen.groupBy("partition").agg(F.min("offset").alias("low"), F.max("offset").alias("high")).collect()
-        bodies = _bodies(spark, chosen, bounds, cluster, arguments)
+        bodies = _bodies(chosen, bounds, cluster, arguments)
         sent = keep(_sent(bodies, len(bounds), cluster, arguments, marks))
         write_table(_outcome_rows(looked, chosen, sent), arguments.out, BACKFILL)
-    counts = read_table(spark, arguments.out, BACKFILL).groupBy("outcome").count().collect()
+    counts = read_table(arguments.out, BACKFILL).groupBy("outcome").count().collect()
     return {row["outcome"]: row["count"] for row in sorted(counts)}
 
 
-def missing(spark: SparkSession, arguments: BackfillArguments) -> DataFrame:
-    """Return the timers that are missing, or unjudged only as their outcome may be unread. `is_unread`: it may be."""
-    table = _latest_verdicts(spark, arguments.audit)
+def missing(arguments: BackfillArguments) -> DataFrame:
+    """Return the timers that are missing, or unjudged only as their outcome may be unread. `is_unread`: it may be.
+
+    By the last complete day of a daily audit, which repeats what is missing; of a stream by the open verdicts.
+    """
+    verdicts = OPEN_VERDICTS if kind_of(arguments.audit) == "stream" else REQUESTS
+    table = read_table(arguments.audit, verdicts, next(reversed(done_parts(arguments.audit)), None))
     is_unread = F.coalesce(F.col("proof") == UNREAD_OUTCOME, F.lit(False))
     is_lost = (F.col("class") == AuditClass.MISSING.value) | is_unread
     lost = table.where(is_lost & (F.col("topic") == arguments.timer_topic))
@@ -104,17 +107,7 @@ def missing(spark: SparkSession, arguments: BackfillArguments) -> DataFrame:
     return timers.select(*told, is_unread.alias("is_unread"))
 
 
-def _latest_verdicts(spark: SparkSession, audit: Location) -> DataFrame:
-    """Return the last complete day of a daily audit, which repeats what is missing; of a stream the open verdicts."""
-    part = next(reversed(done_parts(audit)), None)
-    if kind_of(audit) == "stream":
-        return read_table(spark, audit, OPEN_VERDICTS, part)
-    if not files.exists(folder(audit, REQUESTS, part) / "_SUCCESS"):
-        raise UsageError(f"--audit {audit}: its audit has not ended: let it end, or run it again")
-    return read_table(spark, audit, REQUESTS, part)
-
-
-def _with_reasons(spark: SparkSession, asked: DataFrame, cluster: Cluster, arguments: BackfillArguments) -> DataFrame:
+def _with_reasons(asked: DataFrame, cluster: Cluster, arguments: BackfillArguments) -> DataFrame:
     """Return `asked` with `waits`. Progress before the journal: a newer journal record can only make a timer wait."""
     timer_topic, journal_topic = arguments.timer_topic, arguments.journal_topic
     partitions = cluster.partitions[timer_topic]
@@ -123,12 +116,12 @@ def _with_reasons(spark: SparkSession, asked: DataFrame, cluster: Cluster, argum
     progress = committed_progress(arguments.access, arguments.group, timer_topic, partitions)
     since_ms = asked.agg(F.min("requested_ms")).collect()[0][0]
     spans = cluster.stable_spans([journal_topic], from_ms=max(0, (since_ms or 0) - SKEW_MS))
-    journal = read_records(spark, arguments.access, spans if since_ms is not None else [])
+    journal = read_records(arguments.access, spans if since_ms is not None else [])
     return with_reasons(asked, journal, progress)
 
 
 def _bodies(
-    spark: SparkSession, chosen: DataFrame, bounds: Sequence[Row], cluster: Cluster, arguments: BackfillArguments
+    chosen: DataFrame, bounds: Sequence[Row], cluster: Cluster, arguments: BackfillArguments
 ) -> DataFrame:
     """Return the rows of `chosen` whose request still exists, as BODIES. bounds: their offsets by partition."""
     kept = {span.partition: span for span in cluster.spans([arguments.timer_topic])}
@@ -137,7 +130,7 @@ def _bodies(
         span = kept[row.partition]
         low = max(span.start, row.low)
         spans.append(span._replace(start=low, end=max(low, min(span.end, row.high + 1))))
-    records = translated(timer_records(spark, spans, arguments), arguments.profiles)
+    records = translated(timer_records(spans, arguments), arguments.profiles)
     h = F.col("headers")
     asked = records.select(
         "partition",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.resent import MarkTopics
@@ -22,7 +22,7 @@ from spark_jobs.platform.tables import Keep, read_records
 
 
 def with_later_outcomes(
-    spark: SparkSession, judged: DataFrame, cluster: Cluster, arguments: BackfillArguments, marks: Sequence[Span]
+    judged: DataFrame, cluster: Cluster, arguments: BackfillArguments, marks: Sequence[Span]
 ) -> DataFrame:
     """Return `judged` with the outcome of timers that a bridge or an earlier run has settled since the audit."""
     # Senders choose topic names: keep only topics of the cluster, so that the driver's memory is bounded.
@@ -30,11 +30,11 @@ def with_later_outcomes(
     bounds = judged.agg(F.min("requested_ms"), F.collect_set(known)).collect()[0]
     since = max(0, (bounds[0] if bounds[0] is not None else FOREVER_MS) - CLOCK_SKEW_MS)
     targets = sorted(bounds[1])
-    real = read_records(spark, arguments.access, cluster.stable_spans(targets, from_ms=since))
-    refused = _refused(spark, cluster, arguments, since)
+    real = read_records(arguments.access, cluster.stable_spans(targets, from_ms=since))
+    refused = _refused(cluster, arguments, since)
     came = evidence.deliveries(real).select("origin").unionByName(evidence.rejections(refused).select("origin"))
     seen = came.join(judged.select("origin"), "origin", "left_semi").distinct()  # most deliveries are of other timers
-    sent = marked(read_records(spark, arguments.access, marks), judged, arguments.marks)
+    sent = marked(read_records(arguments.access, marks), judged, arguments.marks)
     found = judged.join(seen.withColumn("has_come", F.lit(True)), "origin", "left")
     found = found.join(sent.withColumn("is_marked", F.lit(True)), "origin", "left")
     # After the spans are fixed: Spark fails if retention deletes any of them from now on.
@@ -59,9 +59,9 @@ def marked(records: DataFrame, judged: DataFrame, marks: MarkTopics) -> DataFram
     return found.where(~F.coalesce(is_older, F.lit(False))).select("origin").distinct()
 
 
-def _refused(spark: SparkSession, cluster: Cluster, arguments: BackfillArguments, since_ms: int) -> DataFrame:
+def _refused(cluster: Cluster, arguments: BackfillArguments, since_ms: int) -> DataFrame:
     spans = cluster.stable_spans([arguments.rejected_topic], from_ms=since_ms)
-    return read_records(spark, arguments.access, spans)
+    return read_records(arguments.access, spans)
 
 
 def unreliable_topics(cluster: Cluster, reached: Positions, topics: Sequence[str]) -> set[str]:
@@ -101,9 +101,7 @@ def with_outcomes(
     return told.withColumn("detail", detail).drop("is_marked", "has_come", "waits", "ended_by", "is_unread")
 
 
-def with_superseding(
-    spark: SparkSession, came: DataFrame, cluster: Cluster, arguments: BackfillArguments, keep: Keep
-) -> DataFrame:
+def with_superseding(came: DataFrame, cluster: Cluster, arguments: BackfillArguments, keep: Keep) -> DataFrame:
     """Return `came` with the outcome `superseded` for timers that a later request has ended, up to now.
 
     If a bridge has lost a timer, nothing is pending under its id: neither journal nor progress shows its end. The timer
@@ -119,9 +117,9 @@ def with_superseding(
         for span in cluster.stable_spans([arguments.timer_topic])
         if span.partition in first
     ]
-    timers = timer_records(spark, spans, arguments)
+    timers = timer_records(spans, arguments)
     own = {arguments.timer_topic, arguments.rejected_topic}
-    refused = _refused(spark, cluster, arguments, max(0, min(row[2] for row in bounds) - CLOCK_SKEW_MS))
+    refused = _refused(cluster, arguments, max(0, min(row[2] for row in bounds) - CLOCK_SKEW_MS))
     # Kept first: Spark would repeat the whole parsing wherever one of its columns is used.
     parsed = keep(requests(timers, own_topics=own, profiles=arguments.profiles))
     named = keep(with_ids(parsed))
@@ -146,12 +144,12 @@ def with_archive_gaps(looked: DataFrame, cluster: Cluster, arguments: BackfillAr
     return looked.withColumns({name: F.when(is_before, text).otherwise(F.col(name)) for name, text in told.items()})
 
 
-def timer_records(spark: SparkSession, spans: Sequence[Span], arguments: BackfillArguments) -> DataFrame:
+def timer_records(spans: Sequence[Span], arguments: BackfillArguments) -> DataFrame:
     """Return the records of these spans of the timer topic, and those of the archive."""
-    records = read_records(spark, arguments.access, spans)
+    records = read_records(arguments.access, spans)
     if arguments.archive is None:
         return records
-    return records.unionByName(archived(spark, arguments.archive, arguments.timer_topic).select(records.columns))
+    return records.unionByName(archived(arguments.archive, arguments.timer_topic).select(records.columns))
 
 
 _NEEDED = (

@@ -225,19 +225,20 @@ def operator_settings(*, submitted: bool) -> set[str]:
     return given
 
 
-def fit_plans(spark: SparkSession, records: int) -> None:
+def fit_plans(records: int) -> None:
     """Plan the next queries for this many records, unless an operator has set how.
 
     Spark joins small shuffle partitions. Too few would sort on disk, and too many would be most of the time of a batch.
     """
-    if spark.conf.get(_IS_SIZED, "false") != "true":
+    conf = SparkSession.active().conf
+    if conf.get(_IS_SIZED, "false") != "true":
         return
-    spark.conf.set(_INITIAL_PARTITIONS, max(_LEAST_PARTITIONS, records // _RECORDS_PER_PARTITION))
+    conf.set(_INITIAL_PARTITIONS, max(_LEAST_PARTITIONS, records // _RECORDS_PER_PARTITION))
     for name, value in _FOR_FEW_RECORDS.items():
         if records < _FEW_RECORDS:
-            spark.conf.set(name, value)
+            conf.set(name, value)
         else:
-            spark.conf.unset(name)
+            conf.unset(name)
 
 
 @contextmanager

@@ -5,6 +5,8 @@ records   topic partition offset timestamp_ms clock key value headers      withi
 Rows that are read more than once are kept in files, so that memory does not grow with them. Files end the plan of a
 query, which Spark's cache does not. Spark analyses the whole plan for each step that is added to it, so a plan that
 grows soon takes longer than the work.
+
+All of it needs a Spark session.
 """
 
 import io
@@ -16,8 +18,9 @@ from typing import Any, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming import DataStreamReader
 from pyspark.sql.types import StructType
 
 from schemas.tables import Table, spark_name
@@ -37,8 +40,6 @@ Batches = Iterable[pa.RecordBatch]
 _ROWS_PER_BATCH = 4_096
 _ONE_FILE = "part.parquet"
 _RECORDS_PER_TASK = 250_000
-_COMMITTED = {"kafka.isolation.level": "read_committed", "includeHeaders": "true"}
-_ALL = _COMMITTED | {"kafka.isolation.level": "read_uncommitted"}
 _FETCHES = {
     # Larger than Kafka's defaults: a task does not fetch while it works, so it waits for each fetch.
     "kafka.max.partition.fetch.bytes": 2 << 20,
@@ -49,51 +50,42 @@ _FETCHES = {
 }
 
 
-def read_records(
-    spark: SparkSession, access: KafkaAccess, spans: Sequence[Span], *, committed: bool = True
-) -> DataFrame:
+def read_records(access: KafkaAccess, spans: Sequence[Span], *, committed: bool = True) -> DataFrame:
     """Return the records of the spans, by default only committed ones. Several tasks read a long partition."""
-    spans = [span for span in spans if span.start < span.end]
-    if not spans:
-        return empty_table(spark, RECORDS_DDL)
     starts: dict[str, dict[int, int]] = {}
     ends: dict[str, dict[int, int]] = {}
     for topic, partition, start, end in spans:
-        starts.setdefault(topic, {})[partition], ends.setdefault(topic, {})[partition] = start, end
-    records = (
-        spark.read.format("kafka")
-        .options(**_FETCHES)
-        .options(**access.for_spark())
-        .options(**_COMMITTED if committed else _ALL)
-        .option("maxRecordsPerPartition", _RECORDS_PER_TASK)
-        .option("assign", json.dumps({topic: list(of) for topic, of in starts.items()}))
-        .option("startingOffsets", json.dumps(starts))
-        .option("endingOffsets", json.dumps(ends))
-        .load()
-    )
-    return _as_records(records)
+        if start < end:
+            starts.setdefault(topic, {})[partition], ends.setdefault(topic, {})[partition] = start, end
+    if not starts:
+        return empty_table(RECORDS_DDL)
+    options: dict[str, str | int] = {
+        "kafka.isolation.level": "read_committed" if committed else "read_uncommitted",
+        "maxRecordsPerPartition": _RECORDS_PER_TASK,
+        "assign": json.dumps({topic: list(of) for topic, of in starts.items()}),
+        "startingOffsets": json.dumps(starts),
+        "endingOffsets": json.dumps(ends),
+    }
+    return _records(SparkSession.active().read.options(**_FETCHES), access, options)
 
 
-def follow_records(spark: SparkSession, access: KafkaAccess, topic: str, **options: str | int) -> DataFrame:
+def follow_records(access: KafkaAccess, topic: str, **options: str | int) -> DataFrame:
     """Return the stream of a topic's committed records. `options`: of Spark's Kafka source, such as startingOffsets."""
-    records = (
-        spark.readStream.format("kafka")
-        .options(**access.for_spark())
-        .options(**_COMMITTED)
-        .options(subscribe=topic, **options)
-        .load()
-    )
-    return _as_records(records)
+    committed = {"kafka.isolation.level": "read_committed", "subscribe": topic}
+    return _records(SparkSession.active().readStream, access, {**committed, **options})
 
 
-def empty_table(spark: SparkSession, columns_ddl: str) -> DataFrame:
+def empty_table(columns_ddl: str) -> DataFrame:
     """Return no rows. The optimizer knows that it is empty, and removes joins and unions with it."""
     columns = (F.lit(None).cast(f.dataType).alias(f.name) for f in cast(StructType, StructType.fromDDL(columns_ddl)))
-    return spark.range(1).where(F.lit(False)).select(*columns)
+    return SparkSession.active().range(1).where(F.lit(False)).select(*columns)
 
 
-def _as_records(source: DataFrame) -> DataFrame:
+def _records(
+    reader: DataFrameReader | DataStreamReader, access: KafkaAccess, options: Mapping[str, str | int]
+) -> DataFrame:
     """Return rows of Spark's Kafka source as RECORDS_DDL."""
+    source = reader.format("kafka").options(**access.for_spark()).options(includeHeaders="true", **options).load()
     return source.select(
         "topic",
         "partition",
@@ -122,15 +114,15 @@ def write_table(rows: DataFrame, out: Location, table: Table, part: str | None =
     as_table(named, table).write.mode("overwrite").parquet(str(folder(out, table, part)))
 
 
-def read_table(spark: SparkSession, out: Location, table: Table, part: str | None = None) -> DataFrame:
-    return spark.read.schema(_schema(table)).parquet(str(folder(out, table, part)))
+def read_table(out: Location, table: Table, part: str | None = None) -> DataFrame:
+    return SparkSession.active().read.schema(_schema(table)).parquet(str(folder(out, table, part)))
 
 
-def read_tables(spark: SparkSession, table: Table, places: Sequence[Location]) -> DataFrame:
+def read_tables(table: Table, places: Sequence[Location]) -> DataFrame:
     """Return the rows of some files or folders of a table; folders below them are not columns."""
     if not places:
-        return empty_table(spark, table.spark_ddl())
-    reader = spark.read.schema(_schema(table)).option("recursiveFileLookup", "true")
+        return empty_table(table.spark_ddl())
+    reader = SparkSession.active().read.schema(_schema(table)).option("recursiveFileLookup", "true")
     return reader.parquet(*map(str, places))
 
 

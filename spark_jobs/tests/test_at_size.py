@@ -152,10 +152,10 @@ def repeated(spark: SparkSession, records: list[object]) -> DataFrame:
 @pytest.fixture(scope="module", autouse=True)
 def compiled(spark: SparkSession) -> Iterator[None]:
     """Compile queries, and plan them again while they run, as jobs do."""
-    fit_plans(spark, TIMES * STEP)
+    fit_plans(TIMES * STEP)
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     yield
-    fit_plans(spark, 0)
+    fit_plans(0)
 
 
 @pytest.fixture(scope="module")

@@ -273,7 +273,7 @@ def test_a_waiver_holds_until_its_end(tmp_path: Path, spark: SparkSession) -> No
     for path in (file, tmp_path / "waivers.parquet"):
         found = [
             None if rows is None else {row.origin.rpartition("/")[2] for row in rows.collect()}
-            for rows in (waivers.waived(spark, path, noon_ms + after) for after in (-1, 0, 43_200_000))
+            for rows in (waivers.waived(path, noon_ms + after) for after in (-1, 0, 43_200_000))
         ]
         assert found == [{"7", "8"}, {"7"}, None]
 

@@ -25,9 +25,9 @@ def test_a_delivery_that_waits_for_its_copy_is_counted_when_that_is_read(spark: 
         rows = History([asked, *copies], [came]).judged(spark, as_of_ms=AS_OF_MS + number)
         part = f"day=1970-01-01/batch={number}"
         plan = PartPlan(part, number, previous, AS_OF_MS + number)
-        write_changed(spark, tmp_path, rows, rows.select("origin"), plan)
+        write_changed(tmp_path, rows, rows.select("origin"), plan)
         read_now = [Span("orders", 0, number, 1), Span("timer.requests", 0, number, 10)]
-        write_minutes(spark, tmp_path, part, previous, read_now, over_ms=2 * AS_OF_MS)
+        write_minutes(tmp_path, part, previous, read_now, over_ms=2 * AS_OF_MS)
         deliveries.append(sum(pq.read_table(tmp_path / "minutes" / part, partitioning=None)["deliveries"].to_pylist()))
         previous = part
     assert deliveries == [0, 1, 0]

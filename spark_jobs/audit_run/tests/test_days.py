@@ -28,7 +28,7 @@ from spark_jobs.tests.records import (
     request,
 )
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 DAY_MS = 86_400_000
 TOPICS = ("timer.requests", "timer.rejected", "timer.receipts", "orders")
@@ -77,27 +77,25 @@ class Topics(Cluster):
     def compacted(self, topics: Iterable[str], *, if_unknown: bool = False) -> list[str]:
         return [topic for topic in topics if topic in self.latest]
 
-    def read(
-        self, spark: SparkSession, access: KafkaAccess, spans: Sequence[Span], *, committed: bool = True
-    ) -> DataFrame:
+    def read(self, access: KafkaAccess, spans: Sequence[Span], *, committed: bool = True) -> DataFrame:
         """As `read_records` does."""
         bounds = {(span.topic, span.partition): range(span.start, span.end) for span in spans}
         held = [*self.records(), *(() if committed else self.aborted)]
         found = [r for r in held if r.offset in bounds.get((r.topic, r.partition), ())]
-        return spark.createDataFrame(found, RECORDS_DDL)
+        return SparkSession.active().createDataFrame(found, RECORDS_DDL)
 
 
 class Runs:
     """`audit --daily` in one folder."""
 
-    def __init__(self, spark: SparkSession, topics: Topics, out: Path, **arguments: Any) -> None:
-        self._spark, self.topics, self._out = spark, topics, out
+    def __init__(self, topics: Topics, out: Path, **arguments: Any) -> None:
+        self.topics, self._out = topics, out
         self._arguments = AuditArguments(access=KafkaAccess("localhost:9092"), out=out, daily=True, **arguments)
 
     def run(self, as_of_ms: int, *, is_killed: bool = False) -> tuple[dict[int, str], Sequence[str]]:
         """The classes of the day, by offset, and the notes. One that is killed does not come to its end."""
         plan, _ = begin_day(self._arguments, as_of_ms)
-        done = judge_part(self._spark, self.topics, self._arguments, plan)
+        done = judge_part(self.topics, self._arguments, plan)
         if not is_killed:
             done.commit()
             audit_folder.end_part(self._out)
@@ -111,11 +109,11 @@ Days = Callable[..., Runs]
 
 
 @pytest.fixture
-def days(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Days:
+def days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Days:
     def made(history: History, **arguments: Any) -> Runs:
         topics = Topics(history)
         monkeypatch.setattr(read_plan, "read_records", topics.read)
-        return Runs(spark, topics, tmp_path, **arguments)
+        return Runs(topics, tmp_path, **arguments)
 
     return made
 

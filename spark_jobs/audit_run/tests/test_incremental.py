@@ -61,9 +61,9 @@ def audited(
         day = incremental.Part(plan, state, "timer.requests", earlier, today)
         limits = AuditLimits(as_of_ms=behind_ms, settle_ms=100, tolerance_ms=TOLERANCE_MS, skew_ms=1_000)
         with written(out / "scratch") as keep:
-            due = None if state.part is None else keep(state.due(spark, behind_ms))
+            due = None if state.part is None else keep(state.due(behind_ms))
             seen = part.seen(spark, [s._replace(end=width) for s in today])
-            _, state = incremental.judge(spark, seen, day, limits, due, keep)
+            _, state = incremental.judge(seen, day, limits, due, keep)
         rows = pq.read_table(out / "requests" / plan.name).to_pylist()
         assert len({row["origin"] for row in rows}) == len(rows)
         found |= {row["origin"]: row["class"] for row in rows}

@@ -19,7 +19,6 @@ from spark_jobs.backfill.arguments import BackfillArguments
 from spark_jobs.backfill.job import missing
 from spark_jobs.backfill.outcomes import marked, unreliable_topics, with_outcomes
 from spark_jobs.backfill.publish import BODIES, PublishTask
-from spark_jobs.errors import UsageError
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.tables import ddl
@@ -127,10 +126,7 @@ def test_what_ended_a_timer_or_may_have_delivered_it_is_known_from_the_audit(
     (tmp_path / "requests").mkdir()
     pq.write_table(pa.Table.from_pylist(rows, schema=REQUESTS.arrow()), tmp_path / "requests" / "part.parquet")
     arguments = BackfillArguments(access=KafkaAccess("localhost:9092"), audit=tmp_path, out=tmp_path)
-    with pytest.raises(UsageError, match="has not ended"):
-        missing(spark, arguments)
-    (tmp_path / "requests" / "_SUCCESS").touch()
-    found = missing(spark, arguments).select("origin", "ended_by", "is_unread").collect()
+    found = missing(arguments).select("origin", "ended_by", "is_unread").collect()
     assert sorted(map(tuple, found)) == [("t/0/1", "t/0/2", False), ("t/0/3", None, True), ("t/0/4", None, True)]
 
 
@@ -168,21 +164,20 @@ def test_what_waited_before_the_real_topics_were_looked_at_is_not_asked_about_ag
     rows = [row | {"origin": "timer.requests/0/1", "offset": 1, "requested_ms": 1, "due_ms": 5}]
     (tmp_path / "requests").mkdir()
     pq.write_table(pa.Table.from_pylist(rows, schema=REQUESTS.arrow()), tmp_path / "requests" / "part.parquet")
-    (tmp_path / "requests" / "_SUCCESS").touch()
 
-    def nothing_came(spark: SparkSession, judged: DataFrame, *_: object) -> DataFrame:
+    def nothing_came(judged: DataFrame, *_: object) -> DataFrame:
         spark.catalog.clearCache()
         nothing = {name: F.lit(None).cast("boolean") for name in ("is_marked", "has_come")}
         return with_outcomes(judged.withColumns(nothing), {"orders": True}, [], NOW_MS)
 
-    def judged(spark: SparkSession, asked: DataFrame, *_: object) -> DataFrame:
+    def judged(asked: DataFrame, *_: object) -> DataFrame:
         return asked.mapInArrow(BridgeAtWork(tmp_path), ddl(WAITS))
 
     monkeypatch.setattr(backfill, "_with_reasons", judged)
     monkeypatch.setattr(backfill, "with_later_outcomes", nothing_came)
     cluster: Any = EmptyCluster()
     arguments = BackfillArguments(access=KafkaAccess("localhost:9092"), audit=tmp_path, out=tmp_path)
-    assert backfill._backfill(spark, cluster, arguments) == {"live": 1}
+    assert backfill._backfill(cluster, arguments) == {"live": 1}
     assert {path.name for path in tmp_path.iterdir()} == {"requests", "looked", "backfill"}
 
 

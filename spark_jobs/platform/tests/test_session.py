@@ -65,7 +65,7 @@ def test_queries_for_few_records_are_neither_compiled_nor_planned_again(spark: S
     names = ("spark.sql.adaptive.enabled", "spark.sql.codegen.wholeStage", "spark.sql.shuffle.partitions")
     told = {}
     for records in (10_000_000, 9_999):
-        fit_plans(spark, records)
+        fit_plans(records)
         told[records] = [spark.conf.get(name) for name in names]
     assert told == {10_000_000: ["true", "true", "200"], 9_999: ["false", "false", "2"]}
 

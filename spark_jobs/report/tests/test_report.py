@@ -101,7 +101,7 @@ def write_requests(spark: SparkSession, judged: dict[str, Found], tmp_path: Path
     def write(name: str) -> DataFrame:
         rows = [row.asDict() for row in judged[name].rows]
         write_table(spark.createDataFrame(rows, REQUESTS.spark_ddl()), tmp_path, REQUESTS)
-        return read_table(spark, tmp_path, REQUESTS)
+        return read_table(tmp_path, REQUESTS)
 
     return write
 
@@ -110,13 +110,13 @@ def arguments(out: Path, **more: Any) -> AuditArguments:
     return AuditArguments(access=KafkaAccess("localhost:9092"), out=out, **more)
 
 
-def concluded(spark: SparkSession, out: Path) -> AuditVerdict:
-    return conclude(spark, arguments(out), AS_OF_MS, Remarks(["a note <b>"]))
+def concluded(out: Path) -> AuditVerdict:
+    return conclude(arguments(out), AS_OF_MS, Remarks(["a note <b>"]))
 
 
-def test_a_faulty_report_says_so_first(spark: SparkSession, write_requests: WriteRequests, tmp_path: Path) -> None:
+def test_a_faulty_report_says_so_first(write_requests: WriteRequests, tmp_path: Path) -> None:
     write_requests("faulty")
-    verdict = concluded(spark, tmp_path)
+    verdict = concluded(tmp_path)
 
     assert (verdict.exit_code, verdict.faults) == (3, {"early": 1, "missing": 1})
     assert verdict.headline == "2 faults: 1 early, 1 missing"
@@ -133,12 +133,12 @@ def test_a_faulty_report_says_so_first(spark: SparkSession, write_requests: Writ
 
 
 def test_deliveries_out_of_order_are_a_fault(
-    spark: SparkSession, write_requests: WriteRequests, tmp_path: Path
+    write_requests: WriteRequests, tmp_path: Path
 ) -> None:
     table = write_requests("disordered")
     found = out_of_order(table, tolerance_ms=10_000, skew_ms=1_000)
     assert [row.origin for row in found.collect()] == ["timer.requests/0/2"]
-    verdict = concluded(spark, tmp_path)
+    verdict = concluded(tmp_path)
     assert (verdict.exit_code, verdict.faults) == (3, {"out-of-order": 1})
     assert verdict.headline == "1 fault: 1 out-of-order"
     page = (tmp_path / "report.html").read_text()
@@ -146,9 +146,9 @@ def test_deliveries_out_of_order_are_a_fault(
     assert "with the same due time" in page
 
 
-def test_a_clean_report_needs_nothing_else(spark: SparkSession, write_requests: WriteRequests, tmp_path: Path) -> None:
+def test_a_clean_report_needs_nothing_else(write_requests: WriteRequests, tmp_path: Path) -> None:
     write_requests("clean")
-    verdict = concluded(spark, tmp_path)
+    verdict = concluded(tmp_path)
     assert (verdict.exit_code, verdict.headline) == (0, "Clean: 3 requests, no fault")
     page = (tmp_path / "report.html").read_text()
     assert page.count("<svg") == 2
@@ -169,10 +169,10 @@ def test_many_refusals_that_only_settings_explain_are_not_clean(write_requests: 
 
 
 def test_the_report_says_that_there_was_nothing_to_audit(
-    spark: SparkSession, write_requests: WriteRequests, tmp_path: Path
+    write_requests: WriteRequests, tmp_path: Path
 ) -> None:
     write_requests("empty")
-    verdict = concluded(spark, tmp_path)
+    verdict = concluded(tmp_path)
     assert (verdict.exit_code, verdict.headline) == (0, "Nothing to audit: no request")
     assert verdict.counts == {c.value: 0 for c in AuditClass}
     assert verdict.lateness == LatenessSummary(None, None, None, None)
@@ -180,10 +180,10 @@ def test_the_report_says_that_there_was_nothing_to_audit(
 
 
 def test_the_tables_are_as_they_are_documented(
-    spark: SparkSession, write_requests: WriteRequests, tmp_path: Path
+    write_requests: WriteRequests, tmp_path: Path
 ) -> None:
     write_requests("without a target")
-    concluded(spark, tmp_path)
+    concluded(tmp_path)
     for table in (REQUESTS, LATENESS, TOPICS, HOURS):
         written = pq.read_table(tmp_path / table.name).schema
         # Spark says "not null" wherever it can prove it; no reader may rely on that.
