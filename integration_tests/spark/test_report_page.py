@@ -75,7 +75,10 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     verdict = AuditVerdict(out, AT_MS, counts, LATE, topics, 1_000, 1_234_579, notes, ("Never read: 3 offsets.",))
     day = {"delivered": 40_000, "late": 0, "pending": 12}
     trend = [
-        Row(day=f"2025-12-{n:02d}", requests=40_000 + n, faults=n % 5 // 4, **day, **late(3, 15 + n, 900 * n))
+        Row(
+            **{"day": f"2025-12-{n:02d}", "as_of_ms": AT_MS - (32 - n) * DAY_MS, "requests": 40_000 + n},
+            **{"faults": n % 5 // 4, **day, **late(3, 15 + n, 900 * n)},
+        )
         for n in range(1, 31)
     ]
     arguments = AuditArguments(access=KafkaAccess("localhost:9092"), out=out, from_ms=AT_MS - DAY_MS)

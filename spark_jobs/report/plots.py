@@ -10,7 +10,6 @@ from io import StringIO
 from typing import Any
 
 from matplotlib import rc_context
-from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -50,64 +49,44 @@ def histogram_svg(bins: Sequence[Bin]) -> str:
         return _svg(figure, "Histogram: how many deliveries by lateness")
 
 
-def timeline_svg(moments: Sequence[Row], width_ms: int) -> str:
-    """Draw lateness percentiles above deliveries, one step per `width_ms`; empty if no time can be drawn."""
-    drawn = [m for m in moments if 0 <= m["at_ms"] <= _LAST_DATE_MS]
+def lateness_svg(moments: Sequence[Row], at: str, lower: str, title: str) -> str:
+    """Draw percentiles of lateness above the column `lower`, which has the `title`; empty if no time can be drawn.
+
+    at: the column with the time, epoch ms.
+    """
+    drawn = [m for m in moments if 0 <= m[at] <= _LAST_DATE_MS]
     if not drawn:
         return ""
-    times = [datetime.fromtimestamp(m["at_ms"] / 1000, UTC) for m in drawn]
-    with rc_context(STYLE | {"svg.hashsalt": "timeline"}):
+    times = [datetime.fromtimestamp(m[at] / 1000, UTC) for m in drawn]
+    with rc_context(STYLE | {"svg.hashsalt": lower}):
         figure = Figure(figsize=(4.8, 4.0), layout="constrained")
         late, count = figure.subplots(2, sharex=True, height_ratios=[2.4, 1])
         marker = "o" if len(drawn) < 40 else ""
-        _plot_lateness(late, times, drawn, marker)
-        usual = sorted(m["lateness_p50_ms"] for m in drawn)[len(drawn) // 2]
-        if max(m["lateness_max_ms"] for m in drawn) > 20 * max(usual, 1):  # a peak would flatten the other values
+        for name, colour in (("max", GREY), ("p99", ORANGE), ("p50", BLUE)):
+            found = [m[f"lateness_{name}_ms"] for m in drawn]
+            heights = [float("nan") if height is None else height for height in found]
+            late.plot(times, heights, color=colour, label=name, marker=marker, markersize=3, linewidth=1.4)
+        late.legend(ncols=3, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
+        late.set_title("lateness")
+        delivered = [m for m in drawn if m["lateness_p50_ms"] is not None]
+        usual = sorted(m["lateness_p50_ms"] for m in delivered) or [0]
+        highest = max((m["lateness_max_ms"] for m in delivered), default=0)
+        if highest > 20 * max(usual[len(usual) // 2], 1):  # a peak would flatten the other values
             late.set_yscale("symlog", linthresh=1)
-        if min(m["lateness_p50_ms"] for m in drawn) >= 0:
+        if usual[0] >= 0:
             late.set_ylim(bottom=0)
-        _label_spans(late)
-        count.fill_between(times, [m["deliveries"] for m in drawn], step="mid", color=BLUE, alpha=0.35, linewidth=0)
-        count.set_title(f"deliveries per {span_text(width_ms)}")
+        # Only now, as a change of the scale resets the labels.
+        late.yaxis.set_major_formatter(FuncFormatter(lambda value, _: span_text(value)))
+        late.grid(axis="y", color=GREY, alpha=0.25)
+        colour = RED if lower == "faults" else BLUE
+        count.fill_between(times, [m[lower] for m in drawn], step="mid", color=colour, alpha=0.35, linewidth=0)
+        count.set_title(title)
         count.set_ylim(bottom=0)
         count.yaxis.set_major_locator(MaxNLocator(3, integer=True))
         locator = AutoDateLocator(minticks=3, maxticks=_MOST_TICKS)  # type: ignore[no-untyped-call]
         count.xaxis.set_major_locator(locator)
         count.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
-        return _svg(figure, "Lateness over time, and deliveries")
-
-
-def trend_svg(days: Sequence[Row]) -> str:
-    """Draw percentiles of each day above its faults. days: rows of DAYS, and `day`."""
-    with rc_context(STYLE | {"svg.hashsalt": "trend"}):
-        figure = Figure(figsize=(4.8, 3.2), layout="constrained")
-        late, faults = figure.subplots(2, sharex=True, height_ratios=[2.4, 1])
-        places = range(len(days))
-        _plot_lateness(late, places, days, "o")
-        late.set_yscale("symlog", linthresh=1)
-        _label_spans(late)
-        faults.bar(places, [day["faults"] for day in days], color=RED, width=0.6)
-        faults.set_title("faults")
-        faults.set_ylim(bottom=0, top=max(1, *(day["faults"] for day in days)))
-        faults.yaxis.set_major_locator(MaxNLocator(2, integer=True))
-        shown = sorted({0, len(days) // 2, len(days) - 1})
-        faults.set_xticks(shown, [days[place]["day"] for place in shown])
-        return _svg(figure, "Lateness and faults by day")
-
-
-def _plot_lateness(axes: Axes, places: Sequence[Any], values: Sequence[Row], marker: str) -> None:
-    for name, colour in (("max", GREY), ("p99", ORANGE), ("p50", BLUE)):
-        found = [value[f"lateness_{name}_ms"] for value in values]
-        heights = [float("nan") if height is None else height for height in found]
-        axes.plot(places, heights, color=colour, label=name, marker=marker, markersize=3, linewidth=1.4)
-    axes.legend(ncols=3, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
-    axes.set_title("lateness")
-
-
-def _label_spans(axes: Axes) -> None:
-    """Label the y-axis with spans of time. A change of the scale resets the labels, so call this after it."""
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: span_text(value)))
-    axes.grid(axis="y", color=GREY, alpha=0.25)
+        return _svg(figure, f"Lateness over time, and {lower}")
 
 
 def _bin_text(bin_: Bin) -> str:

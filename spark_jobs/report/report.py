@@ -13,7 +13,7 @@ from schemas.units import span_text
 from spark_jobs.audit_rules.judgement import OUT_OF_ORDER, OUT_OF_ORDER_MEANING
 from spark_jobs.audit_rules.verdicts import RULES
 from spark_jobs.audit_run.arguments import AuditArguments, iso
-from spark_jobs.report.plots import histogram_svg, timeline_svg, trend_svg
+from spark_jobs.report.plots import histogram_svg, lateness_svg
 from spark_jobs.report.summary import AuditVerdict, Details
 
 
@@ -22,6 +22,7 @@ def render(verdict: AuditVerdict, details: Details, arguments: AuditArguments, t
     environment = Environment(autoescape=True, undefined=StrictUndefined, extensions=["jinja2.ext.do"])
     environment.filters |= {"iso": iso, "span": span_text, "number": "{:,}".format}
     days = [*trend, Row(day=iso(verdict.as_of_ms)[:10], **verdict.day_row)] if trend else []
+    deliveries = f"deliveries per {span_text(details.timeline_width_ms)}"
     return environment.from_string(files(__package__).joinpath("report.html").read_text(encoding="utf-8")).render(
         verdict=verdict,
         details=details,
@@ -30,6 +31,6 @@ def render(verdict: AuditVerdict, details: Details, arguments: AuditArguments, t
         fault_names=verdict.fault_counts.keys(),
         meanings={rule.name.value: rule.meaning for rule in RULES} | {OUT_OF_ORDER: OUT_OF_ORDER_MEANING},
         histogram=histogram_svg(details.histogram) if details.histogram else "",
-        timeline=timeline_svg(details.timeline, details.timeline_width_ms),
-        trend=trend_svg(days) if days else "",
+        timeline=lateness_svg(details.timeline, "at_ms", "deliveries", deliveries),
+        trend=lateness_svg(days, "as_of_ms", "faults", "faults"),
     )

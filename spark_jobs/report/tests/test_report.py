@@ -17,7 +17,7 @@ from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.tables import read_table, write_table
 from spark_jobs.report import summary
-from spark_jobs.report.plots import timeline_svg, trend_svg
+from spark_jobs.report.plots import lateness_svg
 from spark_jobs.report.summary import EDGES_MS, AuditVerdict, Bin, LatenessSummary, Remarks
 from spark_jobs.tests.one_run import Found, Judging, one_run
 from spark_jobs.tests.records import AS_OF_MS, History, copy, delivery, rejection, request
@@ -203,19 +203,14 @@ def test_a_table_with_a_column_missing_is_refused(spark: SparkSession, tmp_path:
 
 
 def test_histogram_and_time_line(write_requests: WriteRequests) -> None:
-    delivered = write_requests("early to late")
-    counts = summary.latenesses(delivered)
+    counts = summary.latenesses(write_requests("early to late"))
     bins, _ = summary.histogram(counts)
     assert bins[:4] == (Bin(None, 0, 1), Bin(0, 1, 2), Bin(1, 2, 1), Bin(2, 5, 1))
     assert bins[-1] == Bin(EDGES_MS[-1], None, 1)
     assert sum(b.deliveries for b in bins) == 6
-    moments = summary.timeline(delivered, counts, 1_000)
-    assert [(m.at_ms, m.deliveries, m.lateness_max_ms) for m in moments] == [
-        (4_000, 1, -5),
-        (5_000, 4, 4),
-        (5_005_000, 1, 5_000_000),
-    ]
-    moments = summary.timeline(delivered, counts, 600_000)
+    moments = summary.timeline(counts, 60_000)
+    assert [(m.at_ms, m.deliveries, m.lateness_max_ms) for m in moments] == [(0, 5, 4), (4_980_000, 1, 5_000_000)]
+    moments = summary.timeline(counts, 600_000)
     assert [(m.at_ms, m.deliveries, m.lateness_max_ms) for m in moments] == [(0, 5, 4), (4_800_000, 1, 5_000_000)]
 
 
@@ -224,16 +219,16 @@ def late(*values_ms: int | None) -> dict[str, int | None]:
 
 
 def test_a_trend_may_have_days_without_deliveries() -> None:
-    days = [Row(day="2026-01-01", faults=0, **late(1, 2, 3)), Row(day="2026-01-02", faults=1, **late(None, None, None))]
-    picture = trend_svg(days)
-    assert "2026-01-01" in picture
-    assert "2026-01-02" in picture
+    none, some = late(None, None, None), late(1, 2, 3)
+    for places in ((some, none), (none, none)):
+        days = [Row(as_of_ms=n * 86_400_000, faults=n, **place) for n, place in enumerate(places)]
+        assert "Lateness over time, and faults" in lateness_svg(days, "as_of_ms", "faults", "faults")
 
 
 def test_times_without_a_calendar_date_are_not_drawn() -> None:
     odd = [Row(at_ms=at_ms, deliveries=1, **late(2, 3, 4)) for at_ms in (-1_000, 5_000, 2**62)]
-    assert "<svg" in timeline_svg(odd, 1_000)
-    assert timeline_svg([odd[0]], 1_000) == ""
+    assert "<svg" in lateness_svg(odd, "at_ms", "deliveries", "deliveries")
+    assert lateness_svg([odd[0]], "at_ms", "deliveries", "deliveries") == ""
 
 
 @pytest.mark.parametrize(
@@ -248,4 +243,5 @@ def test_a_span_of_any_length_has_its_ticks() -> None:
     """Matplotlib warns, which is an error here, where it finds none."""
     for minutes in (0.05, 2.6, 2.9, 155, 175, 65 * 60, 71 * 60, 92 * 1440, 1000 * 1440):
         ends = (0, round(minutes * 60_000))
-        assert "<svg" in timeline_svg([Row(at_ms=at_ms, deliveries=1, **late(1, 1, 1)) for at_ms in ends], 1_000)
+        moments = [Row(at_ms=at_ms, deliveries=1, **late(1, 1, 1)) for at_ms in ends]
+        assert "<svg" in lateness_svg(moments, "at_ms", "deliveries", "deliveries")
