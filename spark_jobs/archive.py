@@ -24,7 +24,7 @@ from spark_jobs.errors import JobFailedError, command
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.platform import files
 from spark_jobs.platform.files import Location
-from spark_jobs.platform.flags import JobArguments, job_parser, location, resolved, switch
+from spark_jobs.platform.flags import JobArguments, JobParser, location, switch
 from spark_jobs.platform.session import job_session
 from spark_jobs.platform.tables import RECORDS_DDL, follow_records
 
@@ -129,8 +129,8 @@ def archive_ends(out: Location, timer_topic: str) -> dict[int, int]:
 
 def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> ArchiveArguments:
     """Parse the flags. Raises UsageError, or argparse's SystemExit after --help or a wrong flag."""
-    parser = job_parser("archive", "Keep the timer topic as Parquet by day.", ArchiveArguments, "--out archive")
-    return ArchiveArguments(**resolved(parser, ArchiveArguments, argv, environment))
+    parser = JobParser("archive", "Keep the timer topic as Parquet by day.", ArchiveArguments, "--out archive")
+    return ArchiveArguments(**parser.resolved(argv, environment))
 
 
 @command("archive")

@@ -61,8 +61,8 @@ def parse_table(text: str) -> str:
     return text
 
 
-def _patterns(topic_key: str, help_: str) -> Option:
-    return Option(parse=parse_patterns, is_setting=True, topic_key=topic_key, metavar="PATTERN,...", help=help_)
+def _patterns(help_: str) -> Option:
+    return Option(parse=parse_patterns, is_setting=True, metavar="PATTERN,...", help=help_)
 
 
 def _time(flag: str, help_: str) -> Option:
@@ -100,9 +100,7 @@ class AuditArguments(JobArguments):
     every_s: Annotated[int, number("with --stream: seconds from batch to batch; default %(default)s")] = 10
     tolerance_ms: Annotated[int, number("how long the bridge may take to read a cancel; default %(default)s")] = 10_000
     skew_ms: Annotated[int, number("how far the brokers' clocks may be apart; default %(default)s")] = 1_000
-    hanging_ms: Annotated[int, number("exit code 1 if a transaction has been open for longer; default %(default)s")] = (
-        900_000
-    )
+    hanging_ms: Annotated[int, number("exit code 1 if a transaction is open for longer; default %(default)s")] = 900_000
     late_ms: Annotated[int | None, number("a delivery later than this is late; default: none is")] = None
     archive: Annotated[Location | None, location("the --out of archive, for requests that retention deleted")] = None
     levels_ms: Annotated[
@@ -118,16 +116,15 @@ class AuditArguments(JobArguments):
     ] = None
     pushgateway: Annotated[str | None, Option(metavar="HOST:PORT", help="push metrics to a Pushgateway")] = None
     allow_targets: Annotated[
-        tuple[str, ...], _patterns("allow", "the bridge's setting: topics to read even if no request names them")
+        tuple[str, ...], _patterns("the bridge's setting: topics to read even if no request names them")
     ] = EVERYTHING
-    deny_targets: Annotated[tuple[str, ...], _patterns("deny", "exceptions from --allow-targets")] = ()
+    deny_targets: Annotated[tuple[str, ...], _patterns("exceptions from --allow-targets")] = ()
     max_delay_ms: Annotated[
         int,
         Option(
             "--max-delay",
             parse=parse_duration_ms,
             is_setting=True,
-            topic_key="max_delay",
             metavar="DURATION",
             help="the bridge's longest delay: a request due later has to be refused; default 366d",
         ),
@@ -142,11 +139,7 @@ class AuditArguments(JobArguments):
     ] = None
     table: Annotated[
         str | None,
-        Option(
-            parse=parse_table,
-            metavar="CATALOG.DB.NAME",
-            help="merge the judged requests into this Iceberg table, too: one current row for each",
-        ),
+        Option(parse=parse_table, metavar="CATALOG.DB.NAME", help="merge the judged requests into this Iceberg table"),
     ] = None
 
     def __post_init__(self) -> None:
@@ -196,8 +189,7 @@ def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.enviro
     Raises UsageError, or argparse's SystemExit after --help or a wrong flag.
     """
     text = "Prove from Kafka's topics what became of every timer."
-    parser = flags.job_parser("audit", text, AuditArguments, "--out audit")
-    each = flags.resolved_each(parser, AuditArguments, argv, environment)
+    each = flags.JobParser("audit", text, AuditArguments, "--out audit").resolved_each(argv, environment)
     audits = [AuditArguments(**given) for given in each.values()]
     return audits if len(audits) == 1 else [_one_of_several(audit) for audit in audits]
 

@@ -34,9 +34,7 @@ class BackfillArguments(JobArguments):
     audit: Annotated[Location, location("the --out of the audit")]
     out: Annotated[Location, location("for the outcome of each; default: --audit", required=False)]
     rejected_topic: Setting = "timer.rejected"
-    journal_topic: Annotated[
-        str, Option(is_setting=True, topic_key="journal_topic", metavar="NAME", help="default %(default)s")
-    ] = "timer.journal"
+    journal_topic: Setting = "timer.journal"
     resent_topic: Setting = resent.TOPIC
     backfilled_topic: FormerTopic = resent.FORMER_TOPICS[Job.BACKFILL]
     group: Setting = "timer-bridge"
@@ -80,6 +78,6 @@ class BackfillArguments(JobArguments):
 def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> BackfillArguments:
     """Parse the flags. Raises UsageError, or argparse's SystemExit after --help or a wrong flag."""
     description = "Deliver what an audit found missing. Without --apply, only report."
-    parser = flags.job_parser("backfill", description, BackfillArguments, "--audit audit --apply")
-    given = flags.resolved(parser, BackfillArguments, argv, environment)
+    parser = flags.JobParser("backfill", description, BackfillArguments, "--audit audit --apply")
+    given = parser.resolved(argv, environment)
     return BackfillArguments(**{"out": given["audit"], **given})

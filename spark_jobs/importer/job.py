@@ -39,7 +39,7 @@ from spark_jobs.kafka.admin import Cluster
 from spark_jobs.kafka.resend import RECORD, MarkReader
 from spark_jobs.platform import files
 from spark_jobs.platform.files import Location
-from spark_jobs.platform.flags import FormerTopic, JobArguments, Option, Setting, job_parser, location, resolved, switch
+from spark_jobs.platform.flags import FormerTopic, JobArguments, JobParser, Option, Setting, location, switch
 from spark_jobs.platform.session import job_session
 from spark_jobs.platform.tables import Batches, ddl
 
@@ -195,7 +195,7 @@ def _send(staged: DataFrame, cluster: Cluster, arguments: ImportArguments, name:
 def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> ImportArguments:
     """Parse the flags. Raises UsageError, or argparse's SystemExit after --help or a wrong flag."""
     description = "Send the rows of files as timers, each once; a second run goes on."
-    parser = job_parser("import", description, ImportArguments, "pending.parquet --out imported")
+    parser = JobParser("import", description, ImportArguments, "pending.parquet --out imported")
     arguments, rows = parser.add_argument_group("Arguments"), parser.add_argument_group("Rows")
     arguments.add_argument("files", nargs="+", metavar="FILE", help="Parquet, CSV with a header, or JSON lines.")
     rows.add_argument(
@@ -210,7 +210,7 @@ def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.enviro
     rows.add_argument(
         "--max-delay-ms", type=int, metavar="<int>", default=366 * _DAY_MS, help="The bridge's; default %(default)s."
     )
-    given = resolved(parser, ImportArguments, argv, environment)
+    given = parser.resolved(argv, environment)
     columns, same = (_pairs(f"--{name}", given.pop(name)) for name in ("map", "set"))
     zone = given.pop("zone", None)
     if zone is not None and zone not in available_timezones():

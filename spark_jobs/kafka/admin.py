@@ -12,7 +12,7 @@ here, once, up to the last stable offset (read_committed), and those of the requ
 import re
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeAlias
 
@@ -109,15 +109,19 @@ class Cluster:
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Return Kafka's id of each topic: one that is created again has another. Absent if unknown."""
-        found: dict[str, str] = {}
-        if not (named := sorted(topics)):
-            return found
-        for topic, told in self._admin.describe_topics(TopicCollection(named), request_timeout=TIMEOUT_S).items():
+        named = sorted(topics)
+        asked = self._admin.describe_topics(TopicCollection(named), request_timeout=TIMEOUT_S) if named else {}
+        return {topic: str(told.topic_id) for topic, told in self._known(asked, "id").items()}
+
+    def _known(self, asked: Mapping[str, Future[Any]], what: str) -> dict[str, Any]:
+        """Return the answers about topics, without those that do not exist or that we may not see."""
+        found = {}
+        for topic, answer in asked.items():
             try:
-                found[topic] = str(self._answer(told).topic_id)
+                found[topic] = self._answer(answer)
             except KafkaException as wrong:
                 if wrong.args[0].code() not in _PERMANENT_ERRORS:
-                    raise JobFailedError(f"{topic}: its id could not be read: {wrong.args[0].str()}") from wrong
+                    raise JobFailedError(f"{topic}: its {what} could not be read: {wrong.args[0].str()}") from wrong
         return found
 
     def _answer(self, asked: Future[Any], timeout_s: float = TIMEOUT_S) -> Any:
@@ -169,19 +173,11 @@ class Cluster:
         firsts = self._listed(lasts, OffsetSpec.for_timestamp(0))
         return {topic: first.timestamp for (topic, _), first in firsts.items() if first.offset >= 0}
 
-    def compacted(self, topics: Iterable[str], *, if_unknown: bool = False) -> list[str]:
+    def compacted(self, topics: Collection[str], *, if_unknown: bool = False) -> list[str]:
         """Return the topics that are compacted; `if_unknown`: also those whose settings we may not read."""
-        found = []
-        for topic, answer in self._configs(topics).items():
-            try:
-                is_compacted = "compact" in self._answer(answer)["cleanup.policy"].value
-            except KafkaException as wrong:
-                if wrong.args[0].code() not in _PERMANENT_ERRORS:
-                    raise JobFailedError(f"{topic}: its settings could not be read: {wrong.args[0].str()}") from wrong
-                is_compacted = if_unknown
-            if is_compacted:
-                found.append(topic)
-        return found
+        known = self._known(self._configs(topics), "settings")
+        policies = {topic: told["cleanup.policy"].value for topic, told in known.items()}
+        return [topic for topic in topics if "compact" in policies.get(topic, "compact" if if_unknown else "")]
 
     def _configs(self, topics: Iterable[str]) -> dict[str, Future[Any]]:
         asked = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]

@@ -8,7 +8,7 @@ Flag over environment (TIMER_BRIDGE_*) over file (--config, the bridge's own) ov
 
 from argparse import SUPPRESS, ArgumentParser, HelpFormatter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_type_hints
@@ -24,7 +24,7 @@ class Option:
     """The flag of a field, by default `--` and its name.
 
     parse: from text to the value; a ValueError has no name of the flag. is_setting: environment and file may have it,
-    too. topic_key: its name in the table of a timer topic, which wins over the setting. Others: of argparse.
+    too, and the table of a timer topic, which wins. Others: of argparse.
     """
 
     def __init__(
@@ -33,11 +33,9 @@ class Option:
         *,
         parse: Callable[[str], object] | None = None,
         is_setting: bool = False,
-        topic_key: str = "",
         **for_argparse: Any,
     ) -> None:
-        self.flag, self.parse, self.for_argparse = flag, parse, for_argparse
-        self.is_setting, self.topic_key = is_setting, topic_key
+        self.flag, self.parse, self.is_setting, self.for_argparse = flag, parse, is_setting, for_argparse
 
 
 Setting: TypeAlias = Annotated[str, Option(is_setting=True, metavar="NAME", help="default %(default)s")]
@@ -87,85 +85,84 @@ class _HelpFormatter(HelpFormatter):
         super().add_usage(usage, actions, groups, prefix or "Usage: ")
 
 
-def job_parser(job: str, description: str, arguments: type[JobArguments], example: str) -> ArgumentParser:
-    """Return the parser of a job, with the flags of its arguments.
+class JobParser(ArgumentParser):
+    """The command line of a job, with the flags of its arguments.
 
     example: arguments of a typical call, besides --bootstrap-servers.
     """
-    parser = ArgumentParser(
-        prog=f"timer-bridge {job}",
-        usage="%(prog)s [OPTIONS]",
-        description=description,
-        epilog=f"Example: timer-bridge {job} --bootstrap-servers broker:9092 {example}",
-        formatter_class=partial(_HelpFormatter, max_help_position=34),
-        add_help=False,
-    )
-    options, cluster = parser.add_argument_group("Options"), parser.add_argument_group("Cluster")
-    options.add_argument("-h", "--help", action="help", help="Show this message and exit.")
-    cluster.add_argument("--bootstrap-servers", metavar="<host:port>", help="Of brokers.")
-    cluster.add_argument("--config", type=Path, metavar="<path>", help="A TOML file of settings, such as the bridge's.")
-    cluster.add_argument(
-        "--kafka",
-        action="append",
-        default=[],
-        metavar="<name=value>",
-        help="A librdkafka setting, such as sasl.username=audit; file:PATH for what is in a file; may repeat.",
-    )
-    cluster.add_argument(
-        "--kafka-properties",
-        type=Path,
-        metavar="<path>",
-        help="Properties of Java's Kafka client, passed to Spark as they are: Kerberos, OAuth, key stores.",
-    )
-    settings = parser.add_argument_group("The bridge's settings")
-    for each, option in _options(arguments):
-        given = {"required": each.default is MISSING, **option.for_argparse, "default": None}
-        text = str(given.get("help", "")).replace("%(default)s", str(each.default)) + "; required" * given["required"]
-        given["help"] = text if text == SUPPRESS else f"{text[:1].upper()}{text[1:]}."
-        if given.get("action") != "store_true" and "choices" not in given:
-            given["metavar"] = f"<{str(given.get('metavar', 'int' if given.get('type') is int else 'str')).lower()}>"
-        (settings if option.is_setting else options).add_argument(_flag(each, option), dest=each.name, **given)
-    return parser
 
+    def __init__(self, job: str, description: str, arguments: type[JobArguments], example: str) -> None:
+        super().__init__(
+            prog=f"timer-bridge {job}",
+            usage="%(prog)s [OPTIONS]",
+            description=description,
+            epilog=f"Example: timer-bridge {job} --bootstrap-servers broker:9092 {example}",
+            formatter_class=partial(_HelpFormatter, max_help_position=34),
+            add_help=False,
+        )
+        options, cluster = self.add_argument_group("Options"), self.add_argument_group("Cluster")
+        options.add_argument("-h", "--help", action="help", help="Show this message and exit.")
+        cluster.add_argument("--bootstrap-servers", metavar="<host:port>", help="Of brokers.")
+        text = "A TOML file of settings, such as the bridge's."
+        cluster.add_argument("--config", type=Path, metavar="<path>", help=text)
+        text = "A librdkafka setting, such as sasl.username=audit; file:PATH for what is in a file; may repeat."
+        cluster.add_argument("--kafka", action="append", default=[], metavar="<name=value>", help=text)
+        text = "Properties of Java's Kafka client, passed to Spark as they are: Kerberos, OAuth, key stores."
+        cluster.add_argument("--kafka-properties", type=Path, metavar="<path>", help=text)
+        settings = self.add_argument_group("The bridge's settings")
+        hints = get_type_hints(arguments, include_extras=True)
+        self._main_topic = arguments.timer_topic
+        self._flags: dict[str, tuple[str, Option]] = {}
+        """Flags by the name of their field."""
+        for each in fields(arguments):
+            for option in getattr(hints[each.name], "__metadata__", ()):
+                flag = option.flag or f"--{each.name.replace('_', '-')}"
+                self._flags[each.name] = flag, option
+                given = {"required": each.default is MISSING, **option.for_argparse, "default": None}
+                text = str(given.get("help", "")).replace("%(default)s", str(each.default))
+                text += "; required" * given["required"]
+                given["help"] = text if text == SUPPRESS else f"{text[:1].upper()}{text[1:]}."
+                if given.get("action") != "store_true" and "choices" not in given:
+                    metavar = given.get("metavar", "int" if given.get("type") is int else "str")
+                    given["metavar"] = f"<{str(metavar).lower()}>"
+                (settings if option.is_setting else options).add_argument(flag, dest=each.name, **given)
 
-def resolved(
-    parser: ArgumentParser,
-    arguments: type[JobArguments],
-    argv: Sequence[str] | None,
-    environment: Mapping[str, str],
-    **chosen: str,
-) -> dict[str, Any]:
-    """Return the values that flags, environment and file give, with `access`. Raises UsageError.
+    def resolved(self, argv: Sequence[str] | None, environment: Mapping[str, str], **chosen: str) -> dict[str, Any]:
+        """Return the values that flags, environment and file give, with `access`. Raises UsageError.
 
-    argparse's SystemExit follows --help or a wrong flag. `chosen`: fields that win over all of these.
-    """
-    given = vars(parser.parse_args(argv)) | chosen
-    layers = [_from_file(given.pop("config")), from_environment(environment)]
-    options = _options(arguments)
-    _fill(given, options, layers)
-    for each, option in options:
-        if option.parse is not None and given[each.name] is not None:
-            try:
-                given[each.name] = option.parse(given[each.name])
-            except ValueError as wrong:
-                raise UsageError(f"{_flag(each, option)}: {wrong}") from wrong
-    given["access"] = _access(given, layers)
-    return {name: value for name, value in given.items() if value is not None}
+        argparse's SystemExit follows --help or a wrong flag. `chosen`: fields that win over all of these.
+        """
+        given = vars(self.parse_args(argv)) | chosen
+        layers = [_from_file(given.pop("config")), from_environment(environment)]
+        self._fill(given, layers)
+        for name, (flag, option) in self._flags.items():
+            if option.parse is not None and given[name] is not None:
+                try:
+                    given[name] = option.parse(given[name])
+                except ValueError as wrong:
+                    raise UsageError(f"{flag}: {wrong}") from wrong
+        given["access"] = _access(given, layers)
+        return {name: value for name, value in given.items() if value is not None}
 
+    def resolved_each(self, argv: Sequence[str] | None, environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+        """Return what `resolved` returns, by timer topic: those that `--timer-topic` names, else all of the settings."""
+        given = self.parse_args(argv)
+        topics = given.timer_topic
+        if topics is None:
+            main, tables = self.resolved(argv, environment), _from_file(given.config).get("topics")
+            topics = [main.get("timer_topic", self._main_topic), *(tables if isinstance(tables, Mapping) else ())]
+        return {topic: self.resolved(argv, environment, timer_topic=topic) for topic in topics}
 
-def _fill(
-    given: dict[str, Any], options: Sequence[tuple[Field[Any], Option]], layers: Sequence[Mapping[str, object]]
-) -> None:
-    """Take what no flag gives from the layers, each over the one before, and from the table of the timer topic."""
-    settings = {each.name: _flag(each, option)[2:].replace("-", "_") for each, option in options if option.is_setting}
-    settings["bootstrap_servers"] = "bootstrap_servers"
-    missing = {name: of for name, of in settings.items() if given[name] is None}
-    for layer in layers:
-        given |= {name: _text(layer[of]) for name, of in missing.items() if layer.get(of) is not None}
-    own = _own_table(given.get("timer_topic"), layers[0])
-    for each, option in options:
-        if each.name in missing and own.get(option.topic_key) is not None:
-            given[each.name] = _text(own[option.topic_key])
+    def _fill(self, given: dict[str, Any], layers: Sequence[Mapping[str, Any]]) -> None:
+        """Take what no flag gives from the layers, each over the one before, and from the table of the timer topic."""
+        settings = {name: flag for name, (flag, option) in self._flags.items() if option.is_setting}
+        settings["bootstrap_servers"] = "--bootstrap-servers"
+        missing = {name: flag[2:].replace("-", "_") for name, flag in settings.items() if given[name] is None}
+        for layer in layers:
+            given |= {name: _text(layer[of]) for name, of in missing.items() if layer.get(of) is not None}
+        own = _own_table(given.get("timer_topic"), layers[0])
+        found = {name: own.get(of.removesuffix("_targets")) for name, of in missing.items()}  # there: allow, deny
+        given |= {name: _text(value) for name, value in found.items() if value is not None}
 
 
 def _access(given: dict[str, Any], layers: Sequence[Mapping[str, Any]]) -> KafkaAccess:
@@ -183,27 +180,6 @@ def _access(given: dict[str, Any], layers: Sequence[Mapping[str, Any]]) -> Kafka
         return KafkaAccess(servers, merged(tables), {} if properties is None else read_properties(properties))
     except ValueError as wrong:
         raise UsageError(str(wrong)) from wrong
-
-
-def resolved_each(
-    parser: ArgumentParser, arguments: type[JobArguments], argv: Sequence[str] | None, environment: Mapping[str, str]
-) -> dict[str, dict[str, Any]]:
-    """Return what `resolved` returns, by timer topic: those that `--timer-topic` names, else all of the settings."""
-    given = parser.parse_args(argv)
-    topics = given.timer_topic
-    if topics is None:
-        main, tables = resolved(parser, arguments, argv, environment), _from_file(given.config).get("topics")
-        topics = [main.get("timer_topic", arguments.timer_topic), *(tables if isinstance(tables, Mapping) else ())]
-    return {topic: resolved(parser, arguments, argv, environment, timer_topic=topic) for topic in topics}
-
-
-def _options(arguments: type[JobArguments]) -> list[tuple[Field[Any], Option]]:
-    hints = get_type_hints(arguments, include_extras=True)
-    return [(each, option) for each in fields(arguments) for option in getattr(hints[each.name], "__metadata__", ())]
-
-
-def _flag(of: Field[Any], option: Option) -> str:
-    return option.flag or f"--{of.name.replace('_', '-')}"
 
 
 def _own_table(timer_topic: str | None, file: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -233,7 +209,6 @@ Profiles: TypeAlias = Annotated[
     Option(
         parse=parse_profiles,
         is_setting=True,
-        topic_key="profiles",
         metavar="NAME,...",
         help=f"the bridge's profiles of requests; default {','.join(DEFAULT_PROFILES)}",
     ),
