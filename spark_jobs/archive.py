@@ -43,12 +43,31 @@ class ArchiveArguments(JobArguments):
 
 def run_archive(arguments: ArchiveArguments) -> int:
     """Archive, and return the number of new records. Raises JobFailedError, UsageError."""
-    cluster = Cluster(arguments.access)
-    cluster.require_topic(arguments.timer_topic)
+    cluster, topic = Cluster(arguments.access), arguments.timer_topic
+    cluster.require_topic(topic)
     with job_session("archive", arguments.out, arguments) as spark:
-        require_no_gap(cluster, arguments.out, arguments.timer_topic)
-        require_same_topic(cluster, arguments.out, arguments.timer_topic)
-        return _archive(spark, arguments)
+        require_no_gap(cluster, arguments.out, topic)
+        require_same_topic(cluster, arguments.out, topic)
+        records = follow_records(arguments.access, topic, _MOST_PER_BATCH)
+        trigger: dict[str, Any] = {"processingTime": _EVERY}
+        if not arguments.follow:
+            trigger = {"availableNow": True}
+            spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", _MOST_BATCHES)  # all are counted at the end
+        query = (
+            records.withColumn("day", F.to_date(F.timestamp_millis("timestamp_ms")))
+            .writeStream.format("parquet")
+            .partitionBy("day")
+            .option("path", str(arguments.out / RECORDS))
+            .option("checkpointLocation", str(arguments.out / _CHECKPOINT))
+            .trigger(**trigger)
+            .start()
+        )
+        try:
+            while not query.awaitTermination(_LOOK_S):
+                pass
+        finally:
+            query.stop()
+        return sum(int(batch["numInputRows"]) for batch in query.recentProgress)
 
 
 def require_no_gap(cluster: Cluster, out: Location, timer_topic: str) -> None:
@@ -84,31 +103,6 @@ def require_same_topic(cluster: Cluster, out: Location, timer_topic: str) -> Non
         raise JobFailedError(
             f"{timer_topic} was created again since {out} was begun: give a new --out, or no --archive"
         )
-
-
-def _archive(spark: SparkSession, arguments: ArchiveArguments) -> int:
-    records = follow_records(
-        arguments.access, arguments.timer_topic, startingOffsets="earliest", maxOffsetsPerTrigger=_MOST_PER_BATCH
-    )
-    trigger: dict[str, Any] = {"processingTime": _EVERY}
-    if not arguments.follow:
-        trigger = {"availableNow": True}
-        spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", _MOST_BATCHES)  # all are counted at the end
-    query = (
-        records.withColumn("day", F.to_date(F.timestamp_millis("timestamp_ms")))
-        .writeStream.format("parquet")
-        .partitionBy("day")
-        .option("path", str(arguments.out / RECORDS))
-        .option("checkpointLocation", str(arguments.out / _CHECKPOINT))
-        .trigger(**trigger)
-        .start()
-    )
-    try:
-        while not query.awaitTermination(_LOOK_S):
-            pass
-    finally:
-        query.stop()
-    return sum(int(batch["numInputRows"]) for batch in query.recentProgress)
 
 
 def archived(out: Location, timer_topic: str) -> DataFrame:

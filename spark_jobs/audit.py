@@ -170,13 +170,11 @@ def conclude(
 
 @command("audit")
 def main(argv: Sequence[str] | None = None) -> int:
-    first, *others = parse(argv)
-    return _run_each([first, *others]) if others else _run(first)
-
-
-def _run_each(audits: Sequence[AuditArguments]) -> int:
-    """Audit several timer topics in one Spark session, each in its folder. Return the worst exit code."""
-    first, out = audits[0], audits[0].out.parent
+    """Audit each timer topic; several in one Spark session, each in its folder. Return the worst exit code."""
+    first, *others = audits = parse(argv)
+    if not others:
+        return _run(first)
+    out = first.out.parent
     with job_session("audit", out, first):
         if audit_folder.kind_of(out) is not None:
             raise UsageError(f"--out {out} holds the audit of one timer topic: give --timer-topic, or a new folder")

@@ -111,7 +111,7 @@ class JobParser(ArgumentParser):
         cluster.add_argument("--kafka-properties", type=Path, metavar="<path>", help=text)
         settings = self.add_argument_group("The bridge's settings")
         hints = get_type_hints(arguments, include_extras=True)
-        self._main_topic = arguments.timer_topic
+        self._main = arguments.timer_topic
         self._flags: dict[str, tuple[str, Option]] = {}
         """Flags by the name of their field."""
         for each in fields(arguments):

@@ -69,10 +69,11 @@ def read_records(access: KafkaAccess, spans: Sequence[Span], *, committed: bool 
     return _records(SparkSession.active().read.options(**_FETCHES), access, options)
 
 
-def follow_records(access: KafkaAccess, topic: str, **options: str | int) -> DataFrame:
-    """Return the stream of a topic's committed records. `options`: of Spark's Kafka source, such as startingOffsets."""
-    committed = {"kafka.isolation.level": "read_committed", "subscribe": topic}
-    return _records(SparkSession.active().readStream, access, {**committed, **options})
+def follow_records(access: KafkaAccess, topic: str, most_per_batch: int) -> DataFrame:
+    """Return the stream of a topic's committed records, from its start."""
+    options: dict[str, str | int] = {"subscribe": topic, "startingOffsets": "earliest"}
+    options |= {"kafka.isolation.level": "read_committed", "maxOffsetsPerTrigger": most_per_batch}
+    return _records(SparkSession.active().readStream, access, options)
 
 
 def empty_table(columns_ddl: str) -> DataFrame:
