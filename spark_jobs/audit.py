@@ -31,7 +31,7 @@ from spark_jobs.audit_rules.verdicts import AuditLimits, classify
 from spark_jobs.audit_run import audit_folder, read_plan, requests_table
 from spark_jobs.audit_run.arguments import AuditArguments, iso, parse
 from spark_jobs.audit_run.batches import run_batches
-from spark_jobs.audit_run.observe import begin_day, day_of, judge_part, observe
+from spark_jobs.audit_run.observe import JudgedPart, begin_day, day_of, judge_part, observe
 from spark_jobs.audit_run.open_timers import OpenTimers
 from spark_jobs.audit_run.positions import position_rows
 from spark_jobs.errors import UsageError, command, exit_code_of, reason_of
@@ -98,7 +98,7 @@ def _day(cluster: Cluster, demand_held: DemandHeld, arguments: AuditArguments, a
     done = judge_part(cluster, arguments, plan)
     rows = {part: read_rows(out, DAYS, part)[0] for part in earlier[-MOST_DAYS:]}
     trend = [Row(day=part.removeprefix("day="), **row) for part, row in rows.items()]
-    verdict = conclude(arguments, as_of_ms, done.remarks, plan.name, trend, done.state.open)
+    verdict = conclude(arguments, as_of_ms, done.remarks, done, trend)
     demand_held()
     write_rows(out, DAYS, plan.name, [verdict.day_row])
     done.commit()
@@ -147,14 +147,10 @@ def _write_requests(
 
 
 def conclude(
-    arguments: AuditArguments,
-    as_of_ms: int,
-    remarks: Remarks,
-    part: str | None = None,
-    trend: Sequence[Row] = (),
-    open_timers: int | None = None,
+    arguments: AuditArguments, as_of_ms: int, remarks: Remarks, day: JudgedPart | None = None, trend: Sequence[Row] = ()
 ) -> AuditVerdict:
     """Write summary and report. They are read from the written table, so that they agree with it."""
+    part, open_timers = (None, None) if day is None else (day.plan.name, day.state.open)
     table = read_table(arguments.out, REQUESTS, part)
     write_table(summary.latenesses(table), arguments.out, LATENESS, part)
     counts = read_table(arguments.out, LATENESS, part)

@@ -15,7 +15,6 @@ empty differ in both.
 
 from collections.abc import Iterable, Mapping
 from functools import reduce
-from itertools import combinations
 from operator import or_
 from typing import Any
 
@@ -97,14 +96,13 @@ def readable(value: Column) -> Column:
 
 
 def has_duplicates(headers: str) -> Column:
-    """Return True if two headers of ours have the same name. headers: name of the column. See `foreign_hash`.
+    """Return True if two headers of ours have the same name. headers: name of the column.
 
     Few records have any name twice. Behind IF, the rest is evaluated for these alone; behind AND, for all.
     """
-    pairs = combinations(_first_of(f"{headers}.key"), 2)
-    few = f"coalesce({' OR '.join(f'{one} = {other}' for one, other in pairs)}, false)"
-    many, ours = (f"size(array_distinct({each})) < size({each})" for each in (f"{headers}.key", _ours_of(headers)))
-    return F.expr(f"IF(IF(size({headers}) <= {_FEW}, {few}, {many}), {ours}, false)")
+    names = f"{headers}.key", _ours_of(headers)
+    any_twice, ours_twice = (f"size(array_distinct({each})) < size({each})" for each in names)
+    return F.expr(f"IF({any_twice}, {ours_twice}, false)")
 
 
 def count_of_ours(headers: str) -> Column:

@@ -58,19 +58,20 @@ def observe(
     parsed = keep(read_plan.read_requests(requested, arguments, archive), apart=RECORD)
     due = None if state.part is None else keep(state.due(as_of_ms))
     asked = parsed.select("asked")
-    census = read_plan.census(asked if due is None else asked.unionByName(due.select("asked")), cluster, arguments)
+    asked = asked if due is None else asked.unionByName(due.select("asked"))
+    targets, unknown, has = read_plan.census(asked, cluster, arguments)
     # Look up the ends of the other topics only now, so that they include all deliveries before as_of_ms.
-    others = {*census.topics, arguments.rejected_topic, arguments.receipts_topic, *(topic for topic, _ in reached)}
+    others = {*targets, arguments.rejected_topic, arguments.receipts_topic, *(topic for topic, _ in reached)}
     others = (others - {arguments.timer_topic}) & cluster.partitions.keys()
     ids = cluster.topic_ids({*others, arguments.timer_topic})  # before the spans: a topic may be created again
     spans = _outcome_spans(cluster, reached, arguments.from_ms if due is None else state.as_of_ms, others, due)
     read = [*requested, *spans]
     fit_plans(read_plan.records_in(read) + state.open // 10)
-    seen, hanging = read_plan.read_outcomes(arguments, cluster, spans, parsed, census, as_of_ms)
+    seen, hanging = read_plan.read_outcomes(arguments, cluster, spans, parsed, has, as_of_ms)
     seen, since_ms = read_plan.with_completeness(cluster, arguments, seen, spans, reached, as_of_ms)
     begins = arguments.from_ms is None and arguments.offsets is None
     after = positions.advanced(reached, read, ids, since_ms, from_log_start=begins)
-    notes = read_plan.notes(cluster, arguments, census.unknown)
+    notes = read_plan.notes(cluster, arguments, unknown)
     return Observed(seen, read, after, due, Remarks(notes, positions.loss_notes(read, reached), hanging))
 
 

@@ -7,7 +7,7 @@ Every topic is read to its end, as a copy, a cancel or a delivery may come at an
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -153,21 +153,14 @@ def read_requests(spans: Sequence[Span], arguments: AuditArguments, old: DataFra
     )
 
 
-@dataclass(frozen=True)
-class Census:
-    """The target topics to read, and the steps of the audit that the requests need."""
+def census(
+    asked: DataFrame, cluster: Cluster, arguments: AuditArguments
+) -> tuple[set[str], list[str], frozenset[Feature]]:
+    """Return what rows with `asked` need. The driver gets at most one row per topic of the cluster.
 
-    topics: tuple[str, ...]
-    """Those that requests name, and those that the timer topic's patterns allow."""
-    unknown: tuple[str, ...]
-    """At most 100 of the topics that do not exist."""
-    has: frozenset[Feature]
-
-
-def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Census:
-    """Return the census of rows with `asked`. The driver gets at most one row per topic of the cluster.
-
-    The bridge's own topics are never target topics, even if a request names one: no record there is a delivery.
+    These are the target topics to read (those that requests name, and those that the timer topic's patterns allow), at
+    most 100 topics that do not exist, and the steps of the audit. The bridge's own topics are never target topics, even
+    if a request names one: no record there is a delivery.
     """
     others = cluster.partitions.keys() - own_topics(arguments)
     exists = F.col("target").isin(*others)
@@ -190,20 +183,17 @@ def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Cen
     if any(row.unknown for row in found):
         unknown = [row.target for row in named.where(~exists).orderBy("target").limit(100).collect()]
     allowed = allowed_topics(others, arguments.allow_targets, arguments.deny_targets)
-    return Census(
-        tuple(sorted(allowed.union(row.topic for row in found if row.topic is not None))),
-        tuple(unknown),
-        frozenset(feature for feature in Feature if any(row[feature] for row in found)),
-    )
+    topics = allowed.union(row.topic for row in found if row.topic is not None)
+    return topics, unknown, frozenset(feature for feature in Feature if any(row[feature] for row in found))
 
 
 def read_outcomes(
-    arguments: AuditArguments, cluster: Cluster, spans: list[Span], parsed: DataFrame, asked_for: Census, as_of_ms: int
+    arguments: AuditArguments, cluster: Cluster, spans: list[Span], parsed: DataFrame, has: Set[Feature], as_of_ms: int
 ) -> tuple[Observations, tuple[str, ...]]:
     """Return what a run has read, without what lies outside its range; and messages about hanging transactions.
 
     spans: what to read of target, rejected and receipts topics, up to their last stable offsets. parsed: the requests.
-    asked_for: their census.
+    has: their features.
     """
     by_kind: dict[str, list[Span]] = {arguments.rejected_topic: [], arguments.receipts_topic: [], "": []}
     for span in spans:
@@ -225,7 +215,7 @@ def read_outcomes(
         undecided=undecided,
         pauses=_pauses(arguments, cluster),
         waived=waived(arguments.waivers, as_of_ms),
-        has=asked_for.has,
+        has=has,
         skew_ms=arguments.skew_ms,
     )
     return seen, _hanging(arguments, unstable)

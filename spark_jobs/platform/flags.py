@@ -145,7 +145,7 @@ class JobParser(ArgumentParser):
         return {name: value for name, value in given.items() if value is not None}
 
     def resolved_each(self, argv: Sequence[str] | None, environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-        """Return what `resolved` returns, by timer topic: those that `--timer-topic` names, else all of the settings."""
+        """Return `resolved` by timer topic: for those that `--timer-topic` names, else for all of the settings."""
         given = self.parse_args(argv)
         topics = given.timer_topic
         if topics is None:
