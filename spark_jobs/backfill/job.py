@@ -154,17 +154,13 @@ def _sent(
     """
     if not arguments.apply:
         return bodies.selectExpr("origin", "'would-be-sent' AS outcome", "CAST(NULL AS STRING) AS detail")
-    publish = PublishTask(
-        arguments.access,
-        f"{arguments.group}-backfill-{arguments.timer_topic}",
-        arguments.timer_topic,
-        arguments.marks,
-        cluster.partitions[arguments.resent_topic],
-        None if arguments.per_s is None else arguments.per_s / max(1, partitions),
-        {(span.topic, span.partition): span.end for span in marks},
-    )
+    topic, counts = arguments.timer_topic, cluster.partitions
+    id_ = f"{arguments.group}-backfill-{topic}"
+    share = None if arguments.per_s is None else arguments.per_s / max(1, partitions)
+    ends = {(span.topic, span.partition): span.end for span in marks}
+    publish = PublishTask(arguments.access, id_, topic, arguments.marks, counts[arguments.resent_topic], share, ends)
     # One task, and so one producer, for each partition of the timer topic.
-    by_partition = bodies.repartition(cluster.partitions[arguments.timer_topic], "partition")
+    by_partition = bodies.repartition(counts[topic], "partition")
     return by_partition.sortWithinPartitions("partition", "due_ms", "offset").mapInArrow(publish, ddl(SENT))
 
 

@@ -12,6 +12,7 @@ its rules about names, and the types of other columns, do not matter.
 import json
 import re
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,9 +27,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_jobs.errors import UsageError
 from spark_jobs.importer.rows import ColumnMapping, InvalidRowError, is_export, json_fields, older_partitions
+from spark_jobs.kafka.resend import RECORD
 from spark_jobs.platform import files
 from spark_jobs.platform.files import Uri
-from spark_jobs.platform.tables import Row
+from spark_jobs.platform.tables import Batches, Row, ddl
 
 UTF_8 = "utf-8"
 BROKEN = "_broken_line"
@@ -37,6 +39,10 @@ _BROKEN = "the line is broken: it has more or fewer fields than the heading"
 _ONE_TO_ONE = "iso-8859-1"
 _NEVER = "\u2205"
 """A letter that no text has that is read one to one."""
+STAGED = pa.schema(
+    [*RECORD, ("reason", pa.string()), ("row", pa.string()), ("found", pa.list_(pa.field("element", pa.string())))]
+)
+"""found: the mapped columns of a row, if the file has no heading."""
 _SETTINGS = {
     "spark.sql.caseSensitive": "true",
     "spark.sql.legacy.parquet.nanosAsLong": "true",
@@ -59,12 +65,34 @@ def parse_encoding(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Decoder:
-    """Makes rows of Spark's batches. columns: names by position; after them comes the text of a broken line."""
+class ConvertTask:
+    """Converts rows of files to requests, or a reason; called by mapInArrow.
 
+    columns: names by position; after them comes the text of a broken line.
+    """
+
+    mapped: ColumnMapping
     form: str
     columns: tuple[str, ...]
     encoding: str
+
+    def __call__(self, batches: Batches) -> Batches:
+        now_ms = time.time_ns() // 1_000_000
+        for batch in batches:
+            rows = [self._staged(row, fault, now_ms) for row, fault in self.rows(batch)]
+            yield pa.RecordBatch.from_pylist(rows, schema=STAGED)
+
+    def _staged(self, row: Row, fault: str | None, now_ms: int) -> Row:
+        found = {"found": [*row] if self.form == "json" and BROKEN not in row else []}
+        try:
+            if fault is not None:
+                raise InvalidRowError(fault)
+            asked = self.mapped.request(row, now_ms)
+        except (InvalidRowError, UnicodeEncodeError) as wrong:
+            told = json.dumps(row, default=_printed).encode(errors="replace").decode()
+            return found | {"reason": str(wrong), "row": told}
+        headers = [{"key": name, "value": value} for name, value in asked.headers]
+        return found | {"key": asked.key, "value": asked.value, "headers": headers}
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[tuple[Row, str | None]]:
         """Yield each row, with the reason if it cannot be read."""
@@ -111,16 +139,15 @@ class Decoder:
         except UnicodeDecodeError:
             return data.decode(self.encoding, "backslashreplace"), f"not {self.encoding}: give --encoding"
 
-    def found(self, row: Row) -> list[str]:
-        """Return the columns that the row of a form without a heading has."""
-        return [*row] if self.form == "json" and BROKEN not in row else []
+
+def _printed(value: object) -> str:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
 
 
 @contextmanager
-def opened(
-    spark: SparkSession, given: Sequence[str], form: str, mapped: ColumnMapping, encoding: str
-) -> Iterator[tuple[DataFrame, Decoder]]:
-    """Yield the rows of the files, and what decodes them. Raises UsageError if they lack a mapped column."""
+def opened(given: Sequence[str], form: str, mapped: ColumnMapping, encoding: str) -> Iterator[DataFrame]:
+    """Yield the rows of the files as STAGED. Raises UsageError if they lack a mapped column."""
+    spark = SparkSession.active()
     before = {name: spark.conf.get(name) for name in _SETTINGS}
     try:
         for name, value in _SETTINGS.items():
@@ -128,7 +155,7 @@ def opened(
         wanted = sorted({*mapped.columns.values()})
         if form == "json":
             lines = spark.read.text([*given]).select(F.col("value").cast("binary"))
-            yield lines, Decoder(form, tuple(wanted), encoding)
+            yield lines.mapInArrow(ConvertTask(mapped, form, tuple(wanted), encoding), ddl(STAGED))
             return
         rows, names = _parquet(spark, given, wanted) if form == "parquet" else _csv(spark, given, encoding)
         kept = wanted or names
@@ -136,7 +163,8 @@ def opened(
         numbered = rows.toDF(*(f"c{at}" for at in range(len(rows.columns))))
         columns = [f"c{names.index(name)}" for name in kept]
         broken = F.lit(None).cast("string").alias("broken") if form == "parquet" else F.col(f"c{len(names)}")
-        yield numbered.select(*columns, broken), Decoder(form, tuple(kept), encoding)
+        task = ConvertTask(mapped, form, tuple(kept), encoding)
+        yield numbered.select(*columns, broken).mapInArrow(task, ddl(STAGED))
     finally:
         for name, was in before.items():
             spark.conf.set(name, str(was))

@@ -16,42 +16,36 @@ Exit codes: 0 done, 1 failed, or rows were rejected or failed, 2 wrong arguments
 import json
 import os
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import uuid4
 from zoneinfo import available_timezones
 
-import pyarrow as pa
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas import resent
 from schemas.resent import Job, MarkTopics
 from spark_jobs.errors import UsageError, command
-from spark_jobs.importer.forms import UTF_8, Decoder, demand_found, opened, parse_encoding
-from spark_jobs.importer.rows import FIELDS, HEADER, ColumnMapping, InvalidRowError
+from spark_jobs.importer.forms import UTF_8, demand_found, opened, parse_encoding
+from spark_jobs.importer.rows import FIELDS, HEADER, ColumnMapping
 from spark_jobs.importer.send import MOST_ROWS, SENT, ImportMarks, SendTask
 from spark_jobs.kafka.admin import Cluster
-from spark_jobs.kafka.resend import RECORD, MarkReader
+from spark_jobs.kafka.resend import MarkReader
 from spark_jobs.platform import files
 from spark_jobs.platform.files import Location
 from spark_jobs.platform.flags import FormerTopic, JobArguments, JobParser, Option, Setting, location, switch
 from spark_jobs.platform.session import job_session
-from spark_jobs.platform.tables import Batches, ddl
+from spark_jobs.platform.tables import ddl
 
 _DAY_MS = 86_400_000
 _VERSION = 2
 """Version of the format of OUT and of the marks."""
 _STAGED_FOLDER, _REJECTS, _FAILED = "staged", "rejects", "failed"
 _TASKS_PER_CORE = 4
-_STAGED = pa.schema(
-    [*RECORD, ("reason", pa.string()), ("row", pa.string()), ("found", pa.list_(pa.field("element", pa.string())))]
-)
-"""found: the mapped columns of a row, if the file has no heading."""
 _FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 
 
@@ -91,14 +85,14 @@ def run_import(arguments: ImportArguments) -> ImportResult:
     cluster = Cluster(arguments.access)
     cluster.require_topic(arguments.timer_topic)
     with job_session("import", arguments.out, arguments) as spark:
-        name = _stage(spark, cluster, arguments)
+        name = _stage(cluster, arguments)
         staged = spark.read.parquet(str(arguments.out / _STAGED_FOLDER))
         sent, failed = (0, 0) if arguments.dry_run else _send(staged, cluster, arguments, name)
         rejected = spark.read.text(str(arguments.out / _REJECTS)).count()
         return ImportResult(staged.count(), rejected, sent, failed)
 
 
-def _stage(spark: SparkSession, cluster: Cluster, arguments: ImportArguments) -> str:
+def _stage(cluster: Cluster, arguments: ImportArguments) -> str:
     """Stage the requests, unless an earlier run has, and return the name of this import."""
     told = arguments.out / "import.json"
     mapped = arguments.mapped
@@ -123,8 +117,8 @@ def _stage(spark: SparkSession, cluster: Cluster, arguments: ImportArguments) ->
             why = "another import, one with other flags, or one into an earlier topic of that name"
             raise UsageError(f"--out {arguments.out} holds {why}: give another")
         return str(known["name"])
-    with opened(spark, arguments.files, arguments.format, mapped, arguments.encoding) as (rows, decoder):
-        staging = rows.mapInArrow(ConvertTask(mapped, decoder), ddl(_STAGED)).persist(StorageLevel.DISK_ONLY)
+    with opened(arguments.files, arguments.format, mapped, arguments.encoding) as staging:
+        staging.persist(StorageLevel.DISK_ONLY)
         try:
             demand_found(staging, mapped)
             good, bad = staging.where("reason IS NULL"), staging.where("reason IS NOT NULL")
@@ -136,49 +130,14 @@ def _stage(spark: SparkSession, cluster: Cluster, arguments: ImportArguments) ->
     return str(json.loads(files.read(told) or b"")["name"])  # another run on OUT may have written it since
 
 
-@dataclass(frozen=True)
-class ConvertTask:
-    """Converts rows of any schema to requests, or a reason; called by mapInArrow."""
-
-    mapped: ColumnMapping
-    decoder: Decoder
-
-    def __call__(self, batches: Batches) -> Batches:
-        now_ms = time.time_ns() // 1_000_000
-        for batch in batches:
-            rows = [self._staged(row, fault, now_ms) for row, fault in self.decoder.rows(batch)]
-            yield pa.RecordBatch.from_pylist(rows, schema=_STAGED)
-
-    def _staged(self, row: dict[str, Any], fault: str | None, now_ms: int) -> dict[str, Any]:
-        found = {"found": self.decoder.found(row)}
-        try:
-            if fault is not None:
-                raise InvalidRowError(fault)
-            asked = self.mapped.request(row, now_ms)
-        except (InvalidRowError, UnicodeEncodeError) as wrong:
-            told = json.dumps(row, default=_text).encode(errors="replace").decode()
-            return found | {"reason": str(wrong), "row": told}
-        headers = [{"key": name, "value": value} for name, value in asked.headers]
-        return found | {"key": asked.key, "value": asked.value, "headers": headers}
-
-
-def _text(value: object) -> str:
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
-
-
 def _send(staged: DataFrame, cluster: Cluster, arguments: ImportArguments, name: str) -> tuple[int, int]:
     """Send the staged rows; return how many this run has sent, and how many the broker has refused in all runs."""
     cluster.ensure_marks(arguments.resent_topic)
     topics = MarkTopics(Job.IMPORT, arguments.resent_topic, arguments.imported_topic)
     marks = ImportMarks(MarkReader(arguments.access, topics), topics, name)
     marks.read()
-    send = SendTask(
-        access=arguments.access,
-        marks=marks,
-        timer_topic=arguments.timer_topic,
-        partitions=cluster.partitions[arguments.timer_topic],
-        transactional_id=f"{arguments.group}-import",
-    )
+    partitions, transactional_id = cluster.partitions[arguments.timer_topic], f"{arguments.group}-import"
+    send = SendTask(arguments.access, marks, arguments.timer_topic, partitions, transactional_id)
     spark = staged.sparkSession
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", MOST_ROWS)  # values may be large
     rows = staged.select(F.expr("_metadata.file_name AS part"), F.expr("_metadata.row_index AS row"), "*")

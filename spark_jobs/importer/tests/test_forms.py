@@ -12,10 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.errors import UsageError
-from spark_jobs.importer.forms import Decoder, demand_found, opened, parse_encoding
-from spark_jobs.importer.job import _STAGED, ConvertTask
+from spark_jobs.importer.forms import ConvertTask, demand_found, opened, parse_encoding
 from spark_jobs.importer.rows import ColumnMapping
-from spark_jobs.platform.tables import ddl
 
 pytestmark = pytest.mark.spark
 
@@ -32,8 +30,7 @@ def staged(
     """Due time, value and headers of the requests, and the reasons of the rejects."""
     form = file.suffix[1:]
     mapped = ColumnMapping(columns, {"topic": "orders"}, MOST_MS, zone)
-    with opened(spark, [str(file)], form, mapped, encoding) as (rows, decoder):
-        staging = rows.mapInArrow(ConvertTask(mapped, decoder), ddl(_STAGED))
+    with opened([str(file)], form, mapped, encoding) as staging:
         demand_found(staging, mapped)
         found = staging.collect()
     told = [row.reason for row in found if row.reason is not None]
@@ -169,9 +166,9 @@ def test_values_of_json_are_sent_as_they_are_written() -> None:
     batch = pa.RecordBatch.from_pydict(
         {"value": pa.array([*lines, b'{"a": "\\u20ac"}', b"{}", *broken, b"\xff", b"  "])}
     )
-    told = [*Decoder("json", ("a",), "utf-8").rows(batch)]
-    request = ColumnMapping({"value": "a"}, {"topic": "t", "due": "1700000000000"}, MOST_MS).request
-    sent = [request(row, 0).value for row, fault in told if fault is None]
+    mapped = ColumnMapping({"value": "a"}, {"topic": "t", "due": "1700000000000"}, MOST_MS)
+    told = [*ConvertTask(mapped, "json", ("a",), "utf-8").rows(batch)]
+    sent = [mapped.request(row, 0).value for row, fault in told if fault is None]
     assert sent == [*(value.encode() for value in values), "€".encode(), None]
     faults = [fault.partition(": ")[0] for _, fault in told if fault is not None]
     assert faults == ["the line is broken"] * len(broken) + ["not utf-8"]
