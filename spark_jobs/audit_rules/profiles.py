@@ -111,11 +111,7 @@ def _action(profile: Profile, record: Column) -> Column:
     action = unsaid
     if profile.action is not None:
         given = c.value_of(sent, profile.action)
-        known = reduce(
-            lambda found, pair: F.when(given == F.lit(pair[0]), F.lit(pair[1])).otherwise(found),
-            profile.actions.items(),
-            F.lit(None).cast("binary"),
-        )
+        known = F.coalesce(*(F.when(given == F.lit(theirs), F.lit(ours)) for theirs, ours in profile.actions.items()))
         action = F.when(c.has(sent, profile.action), known).otherwise(unsaid)
     if profile.cancels is not None:
         action = F.when(c.has(sent, profile.cancels), F.lit(b"cancel")).otherwise(action)
@@ -141,11 +137,8 @@ def _schedule(profile: Profile, sent: Column) -> list[Told]:
         there & (number != 0) if time.zero_yields else there
         for time, there, number in zip(profile.times, is_there, numbers, strict=True)
     ]
-    rank = reduce(
-        lambda found, place: F.when(place[1], F.lit(place[0])).otherwise(found),
-        reversed([*enumerate(counts), *enumerate(is_there)]),
-        F.lit(None).cast("int"),
-    )
+    places = [*enumerate(counts), *enumerate(is_there)]
+    rank = F.coalesce(*(F.when(applies, F.lit(place)) for place, applies in places))
     if profile.cron is not None and profile.missed is not None:
         policy, has_cron = profile.missed, c.has(sent, profile.cron)
         told += [(names.CRON, has_cron, c.value_of(sent, profile.cron))]

@@ -14,7 +14,6 @@ release. A receipt shows when the bridge read it, by the broker's clock. Without
 """
 
 from dataclasses import dataclass
-from functools import reduce
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
@@ -280,7 +279,8 @@ def classify(outcomes: DataFrame, limits: AuditLimits) -> DataFrame:
     for step in (_RESUMED, _FACTS, _AHEAD):
         known = known.withColumns({name: F.expr(said) for name, said in step.items()})
     faults = distinct_non_null(F.when(F.expr(r.holds), F.lit(r.name.value)) for r in _FAULT_RULES)
-    found = known.withColumn("faults", faults).withColumn("class", _first_matching_class())
+    first = F.coalesce(*(F.when(F.expr(rule.holds), F.lit(rule.name.value)) for rule in RULES))
+    found = known.withColumn("faults", faults).withColumn("class", first)
     return found.withColumns({"proof": _proof(), "open": _is_open()}).drop(*given, *_FACTS, *_MARKS)
 
 
@@ -322,9 +322,3 @@ def _is_open() -> Column:
     )
     return F.greatest(*(F.coalesce(why, F.lit(False)) for why in (waits, just_now, untold)))
 
-
-def _first_matching_class() -> Column:
-    def otherwise(rest: Column, rule: Rule) -> Column:
-        return F.when(F.expr(rule.holds), F.lit(rule.name.value)).otherwise(rest)
-
-    return reduce(otherwise, reversed(RULES), F.lit(None).cast("string"))
