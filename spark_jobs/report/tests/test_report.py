@@ -17,7 +17,7 @@ from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.tables import read_table, write_table
 from spark_jobs.report import summary
-from spark_jobs.report.plots import lateness_svg
+from spark_jobs.report.report import lateness_svg
 from spark_jobs.report.summary import EDGES_MS, AuditVerdict, Bin, LatenessSummary, Remarks
 from spark_jobs.tests.one_run import Found, Judging, one_run
 from spark_jobs.tests.records import AS_OF_MS, History, copy, delivery, rejection, request
