@@ -36,7 +36,7 @@ _RELEASE_CODES = (
 )
 """Codes of timers that were due: only their rejected records may have a number that the bridge wrote."""
 _ERROR_HEADERS = (names.ERROR, names.ERROR_DETAIL, names.ORIGIN)
-_TRACE = "?trace/"
+TRACE = "?trace/"
 """Stands in an `origin` before a trace id's digest. As it begins with `?`, it names no request."""
 _ENDING_KINDS = ("cancelled", "replaced")
 _MISSED_KINDS = ("not-found", "too-late")
@@ -168,7 +168,8 @@ def rejections(records: DataFrame, profiles: Sequence[str] = DEFAULT_PROFILES) -
 
     profiles: the bridge's setting. The headers of the request's profile are not foreign.
     """
-    code = F.coalesce(c.readable(c.last_value_of(F.col("headers"), names.ERROR)), F.lit("(no code)"))
+    sent_code = c.last_value_of(F.col("headers"), names.ERROR)
+    code = F.coalesce(F.make_valid_utf8(sent_code.cast("string")), F.lit("(no code)"))
     number = F.when(code.isin(*_RELEASE_CODES), series.number_of(F.col("headers")))
     told = c.with_value_hash(records).select(
         series.occurrence_origin(_last_origin(), number).alias("origin"),
@@ -227,13 +228,8 @@ def traces(asked: DataFrame) -> DataFrame:
     return to_evidence(timers.select(_trace_name(F.col("asked.trace")).alias("origin"), nameless.alias("asked")))
 
 
-def is_trace() -> Column:
-    """Return True for evidence of a trace id, which names no origin."""
-    return F.col("origin").startswith(_TRACE)
-
-
 def _trace_name(trace: Column) -> Column:
-    return F.concat(F.lit(_TRACE), F.hex(trace))
+    return F.concat(F.lit(TRACE), F.hex(trace))
 
 
 def _without_error_headers(headers: Column) -> Column:

@@ -90,11 +90,6 @@ def origin_name(value: Column) -> Column:
     return F.when(value.isNotNull(), F.when(name.rlike(_ORIGIN), name).otherwise(F.concat(F.lit("?"), F.hex(value))))
 
 
-def readable(value: Column) -> Column:
-    """Return the bytes as valid UTF-8 text, for tables."""
-    return F.make_valid_utf8(value.cast("string"))
-
-
 def has_duplicates(headers: str) -> Column:
     """Return True if two headers of ours have the same name. headers: name of the column.
 

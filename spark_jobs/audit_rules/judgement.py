@@ -142,9 +142,11 @@ def build_outcomes(seen: Observations) -> DataFrame:
         for asked in (seen.parsed, *_kept(seen)):
             rows = rows.unionByName(evidence.traces(asked))
     # A trace id counts only if both a request and a record without origin have it.
-    tells = ~evidence.is_trace() | (F.col("asked").isNotNull() & (F.col("deliveries") > 0))
+    tells = ~F.col("origin").startswith(evidence.TRACE) | (F.col("asked").isNotNull() & (F.col("deliveries") > 0))
     whole = evidence.fold(rows).where(tells)
-    folded = _with_differences(series.with_endings(whole) if Feature.SERIES in seen.has else whole)
+    whole = series.with_endings(whole) if Feature.SERIES in seen.has else whole
+    told = {f"told_{end}_ms": F.col(f"got_{end}.deliver_ms") for end in ("low", "high")}
+    folded = whole.withColumns({"differs": _parts_that_differ()} | told)  # no later step needs the contents
     has_ids = Feature.IDS in seen.has
     found = _outcomes(link_ids(folded, seen.has) if has_ids else folded.withColumn("previous", F.expr(NO_PREVIOUS)))
     found = series.judged(found, seen.skew_ms) if Feature.SERIES in seen.has else series.without_facts(found)
@@ -177,12 +179,6 @@ def _kept(seen: Observations) -> list[DataFrame]:
 
 
 # -- the request beside its outcome
-
-
-def _with_differences(folded: DataFrame) -> DataFrame:
-    """Return `folded` with `differs` and `told_..._ms`. No later step needs the contents."""
-    told = {f"told_{end}_ms": F.col(f"got_{end}.deliver_ms") for end in ("low", "high")}
-    return folded.withColumns({"differs": _parts_that_differ()} | told)
 
 
 def is_receipt_only() -> Column:

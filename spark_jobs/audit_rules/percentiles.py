@@ -49,6 +49,7 @@ def lateness_percentiles(counts: DataFrame, *keys: str, percentiles: Sequence[in
     group = Window.partitionBy(*keys)
     by_value = group.orderBy("value_ms").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     up_to, every = F.sum("deliveries").over(by_value), F.sum("deliveries").over(group)
+    clocks = (F.when(F.sum(column) > 0, F.lit(name)) for name, column in _CLOCKS.items())
     ranked = counted.withColumns({"up_to": up_to, "all": every})
     reached = {p: F.col("up_to") * 100 >= F.col("all") * p for p in percentiles}
     return ranked.groupBy(*keys).agg(
@@ -56,7 +57,7 @@ def lateness_percentiles(counts: DataFrame, *keys: str, percentiles: Sequence[in
         F.min("low_ms").alias("lateness_min_ms"),
         *(F.min(F.when(is_so, F.col("value_ms"))).alias(f"lateness_p{p}_ms") for p, is_so in reached.items()),
         F.max("high_ms").alias("lateness_max_ms"),
-        _clocks().alias("clock"),
+        F.nullif(F.concat_ws(", ", *clocks), F.lit("")).alias("clock"),
     )
 
 
@@ -67,8 +68,3 @@ def lateness_bucket(value_ms: Column) -> Column:
     for step in (10**zeros for zeros in range(1, 15)):
         rounded = rounded.when(F.abs(value_ms) < _EXACT_BELOW_MS * step, value_ms - value_ms % step)
     return rounded.otherwise(value_ms - value_ms % 10**15)
-
-
-def _clocks() -> Column:
-    told = (F.when(F.sum(column) > 0, F.lit(name)) for name, column in _CLOCKS.items())
-    return F.nullif(F.concat_ws(", ", *told), F.lit(""))

@@ -79,6 +79,8 @@ def requests(
     key = F.when(c.has(h, names.KEY), c.value_of(h, names.KEY)).otherwise(F.col("key"))
     action = F.when(c.has(h, names.ACTION), c.value_of(h, names.ACTION).cast("string")).otherwise("schedule")
     is_copy = c.has(h, names.ORIGIN) | c.has(h, names.ROLLS)
+    target = c.topic_name(c.value_of(h, names.TOPIC))
+    id_length = F.coalesce(F.length(c.value_of(h, names.ID)), F.lit(0))
     read = translated(c.with_value_hash(records), profiles).select(
         F.concat_ws("/", "topic", "partition", "offset").alias("origin"),
         "topic",
@@ -88,7 +90,7 @@ def requests(
         F.when(is_copy, "copy").when(action.isin(*_ACTIONS), action).otherwise("schedule").alias("kind"),
         F.coalesce(action.isin(*_ACTIONS), F.lit(False)).alias("known_action"),
         action.alias("action"),
-        _target(h, own_topics).alias("target"),
+        (F.when(~target.isin(*own_topics), target) if own_topics else target).alias("target"),
         _due_ms(h, levels_ms).alias("due_ms"),
         c.decimal(c.value_of(h, names.EXPIRE_MS)).alias("expire_ms"),
         c.partition_number(c.value_of(h, names.PARTITION)).alias("want_partition"),
@@ -100,7 +102,7 @@ def requests(
         c.trace(h, trace_header).alias("trace"),
         _is_dubious(h).alias("dubious"),
         c.has_duplicates("headers").alias("doubled"),
-        _bad_id(h).alias("bad_id"),
+        (c.has(h, names.ID) & ~id_length.between(1, names.MAX_ID_BYTES)).alias("bad_id"),
         _bad_schedule(h).alias("bad_schedule"),
         (action.isin(*_SWITCHES) & ~c.has_any(h, (names.ID, names.OF))).alias("is_switch"),
         series.is_malformed(h).alias("bad_rule"),
@@ -154,11 +156,6 @@ def _want(headers: Column, key: Column) -> Column:
     return want.withField("headers", F.when(~is_other, want["headers"]))
 
 
-def _target(headers: Column, own_topics: Set[str]) -> Column:
-    name = c.topic_name(c.value_of(headers, names.TOPIC))
-    return F.when(~name.isin(*own_topics), name) if own_topics else name
-
-
 def _of_origin(headers: Column) -> Column:
     """Return the origin in the one `timer-of`; null if it is not of this partition, or not as the bridge writes it."""
     others = F.array_remove(headers["key"], names.OF)
@@ -185,11 +182,6 @@ def _due_ms(headers: Column, levels_ms: Sequence[int]) -> Column:
     count = sum((c.has(headers, name).cast("int") for name in names.TIMES), F.lit(0))
     recurs = (count == 0) & series.rule_of(headers).isNotNull()
     return F.when(count == 1, due).when(recurs, series.first_due_ms(headers))
-
-
-def _bad_id(headers: Column) -> Column:
-    length = F.coalesce(F.length(c.value_of(headers, names.ID)), F.lit(0))
-    return c.has(headers, names.ID) & ~length.between(1, names.MAX_ID_BYTES)
 
 
 def _bad_schedule(headers: Column) -> Column:

@@ -208,12 +208,14 @@ def read_outcomes(
     if unread:  # a copy for the next occurrence may be there
         before = evidence.origins_before(read_records(arguments.access, unread, committed=False))
         undecided = before if undecided is None else undecided.unionByName(before).distinct()
+    is_controlled = arguments.control_topic in cluster.partitions  # the topic is small, as it is compacted
+    control = read_records(arguments.access, cluster.spans([arguments.control_topic])) if is_controlled else None
     seen = Observations(
         parsed=parsed,
         rejections=evidence.rejections(rejected, arguments.profiles),
         ends=[evidence.deliveries(real, arguments.trace_header, counts), evidence.receipts(told)],
         undecided=undecided,
-        pauses=_pauses(arguments, cluster),
+        pauses=None if control is None else pauses(control, arguments.timer_topic),
         waived=waived(arguments.waivers, as_of_ms),
         has=has,
         skew_ms=arguments.skew_ms,
@@ -303,14 +305,6 @@ def _hanging(arguments: AuditArguments, unstable: Sequence[Span]) -> tuple[str, 
         f" --hanging-ms: no consumer reads beyond offset {row.offset}. End it with kafka-transactions.sh abort."
         for row in found
     )
-
-
-def _pauses(arguments: AuditArguments, cluster: Cluster) -> DataFrame | None:
-    """Return the pauses of target topics; None if there is no control topic. It is small, as it is compacted."""
-    if arguments.control_topic not in cluster.partitions:
-        return None
-    records = read_records(arguments.access, cluster.spans([arguments.control_topic]))
-    return pauses(records, arguments.timer_topic)
 
 
 def notes(cluster: Cluster, arguments: AuditArguments, unknown: Sequence[str]) -> list[str]:
