@@ -46,7 +46,11 @@ def link_ids(folded: DataFrame, has: Set[Feature] = EVERY_FEATURE) -> DataFrame:
     is_taken = F.coalesce(~asked["malformed"] & ~_refused_at_intake() & (asked["kind"] != "copy"), F.lit(False))
     stands = is_taken & asked["id"].isNotNull()
     chain = F.when(stands, _chain_of(asked["id"])).otherwise(series.of(F.col("origin")))
-    chained = folded.withColumns({"chain": chain, "at": _place() if Feature.SERIES in has else asked["offset"]})
+    at = asked["offset"]
+    if Feature.SERIES in has:  # a later occurrence is at the place of the request
+        number = F.get(F.split(series.of(F.col("origin")), "/"), F.lit(2)).try_cast("bigint")
+        at = F.when(F.coalesce(asked["occurrence"] >= 2, F.lit(False)), number).otherwise(at)
+    chained = folded.withColumns({"chain": chain, "at": at})
     if Feature.WHOLE_IDS in has:
         chained = _with_whole_ids(chained, stands)
     if Feature.BY_ORIGIN in has:
@@ -168,12 +172,6 @@ def _paused(turns: DataFrame, is_move: Column) -> DataFrame:
 
 def _chain_of(id_: Column) -> Column:
     return F.concat_ws("/", F.col("asked.topic"), F.col("asked.partition"), F.hex(id_))
-
-
-def _place() -> Column:
-    """Return the offset by which a row is in its chain: of an occurrence, that of the request."""
-    number = F.get(F.split(series.of(F.col("origin")), "/"), F.lit(2)).try_cast("bigint")
-    return F.when(F.coalesce(F.col("asked.occurrence") >= 2, F.lit(False)), number).otherwise(F.col("asked.offset"))
 
 
 def _before(chain: str) -> WindowSpec:

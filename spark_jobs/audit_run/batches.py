@@ -136,7 +136,10 @@ class Batches:
         self._print_faults(done[-1], row)
         self._metrics.batch(row)
         self._merge(done[-1], done[-1])
-        self._forget(row["batch"] - _KEPT)
+        old = row["batch"] - _KEPT
+        for part in files.found(self._out / STATE, f"day=*/batch={old:09d}") if old >= 0 else ():
+            tables = (folder(self._out, table, part) for table in (OPEN_VERDICTS, UNFINISHED_MINUTES))
+            files.delete(self._out / STATE / part, *tables)
         end_part(self._out)
 
     def _print_faults(self, part: str, row: Mapping[str, Any]) -> None:
@@ -158,12 +161,6 @@ class Batches:
 
     def _named(self, number: int) -> str:
         return f"{self._arguments.timer_topic}: batch {number}"
-
-    def _forget(self, number: int) -> None:
-        """Delete the tables of a batch that only the next one needs."""
-        for part in files.found(self._out / STATE, f"day=*/batch={max(0, number):09d}") if number >= 0 else ():
-            tables = (folder(self._out, table, part) for table in (OPEN_VERDICTS, UNFINISHED_MINUTES))
-            files.delete(self._out / STATE / part, *tables)
 
 
 def write_minutes(

@@ -84,7 +84,7 @@ def plan_once(cluster: Cluster, arguments: AuditArguments, archived: Mapping[int
     asked = cluster.spans([topic], from_ms=arguments.from_ms, to_ms=arguments.to_ms)
     if arguments.offsets is not None:
         bounds = {span.partition: arguments.offsets.get(span.partition, (0, 0)) for span in everything}
-        asked = [_within(span, *bounds[span.partition]) for span in everything]
+        asked = [span.within(*bounds[span.partition]) for span in everything]
     read = [Span(a.topic, a.partition, a.start, e.end) for a, e in zip(asked, everything, strict=True)]
     asked = [a._replace(end=min(a.end, r.end)) for a, r in zip(asked, read, strict=True)]
     log = {span.partition: span for span in cluster.spans([topic])} if arguments.archive is not None else {}
@@ -132,11 +132,6 @@ def archived_ranges(old: DataFrame | None, arguments: AuditArguments) -> dict[in
     later = F.col("timestamp_ms") >= (2**62 if arguments.to_ms is None else arguments.to_ms)
     bounds = old.groupBy("partition").agg(F.min("offset"), F.max("offset"), F.min(F.when(later, F.col("offset"))))
     return {partition: ArchivedRange(first, last + 1, until) for partition, first, last, until in bounds.collect()}
-
-
-def _within(span: Span, first: int, behind: int) -> Span:
-    start = min(max(span.start, first), span.end)
-    return span._replace(start=start, end=max(start, min(span.end, behind)))
 
 
 def read_requests(spans: Sequence[Span], arguments: AuditArguments, old: DataFrame | None = None) -> DataFrame:

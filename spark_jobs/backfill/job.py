@@ -125,11 +125,7 @@ def _bodies(
 ) -> DataFrame:
     """Return the rows of `chosen` whose request still exists, as BODIES. bounds: their offsets by partition."""
     kept = {span.partition: span for span in cluster.spans([arguments.timer_topic])}
-    spans = []
-    for row in bounds:
-        span = kept[row.partition]
-        low = max(span.start, row.low)
-        spans.append(span._replace(start=low, end=max(low, min(span.end, row.high + 1))))
+    spans = [kept[row.partition].within(row.low, row.high + 1) for row in bounds]
     records = translated(timer_records(spans, arguments), arguments.profiles)
     h = F.col("headers")
     asked = records.select(

@@ -113,7 +113,7 @@ def with_superseding(came: DataFrame, cluster: Cluster, arguments: BackfillArgum
         return came
     first = {row.partition: row[1] for row in bounds}
     spans = [
-        span._replace(start=max(span.start, first[span.partition]))
+        span.within(first[span.partition], span.end)
         for span in cluster.stable_spans([arguments.timer_topic])
         if span.partition in first
     ]

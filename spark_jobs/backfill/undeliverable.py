@@ -23,7 +23,6 @@ from functools import partial, reduce
 from itertools import groupby
 from operator import itemgetter
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -33,7 +32,7 @@ from kafka_timer.headers import PAUSED_MS
 from schemas.journal import Decisions, JournalRecord
 from schemas.progress import Key, Progress
 from spark_jobs.errors import JobFailedError
-from spark_jobs.platform.tables import Batches, Row, batches_of, rows_of
+from spark_jobs.platform.tables import Row, batches_of, rows_of
 
 SKEW_MS = 60_000
 """Largest difference between the clocks of two brokers."""
@@ -54,15 +53,12 @@ def with_reasons(asked: DataFrame, journal: DataFrame, progress: Mapping[int, Pr
     rows = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), steps)
     judged = asked.withColumn("waits", F.lit(None).cast(StringType())).schema
     in_order = rows.repartition("partition").sortWithinPartitions("partition", "step", "offset")
-    return in_order.mapInArrow(partial(_judge, progress, to_arrow_schema(judged)), judged)
-
-
-def _judge(progress: Mapping[int, Progress | None], schema: pa.Schema, batches: Batches) -> Batches:
-    """Judge the timers of each partition; called by mapInArrow."""
-    return batches_of(_judged(progress, rows_of(batches)), schema)
+    schema = to_arrow_schema(judged)
+    return in_order.mapInArrow(lambda batches: batches_of(_judged(progress, rows_of(batches)), schema), judged)
 
 
 def _judged(progress: Mapping[int, Progress | None], rows: Iterator[Row]) -> Iterator[Row]:
+    """Judge the timers of each partition; in a task of mapInArrow."""
     for partition, of_partition in groupby(rows, key=itemgetter("partition")):
         offsets = array("q")
         settled = SettledTimers(progress.get(partition), offsets, ())

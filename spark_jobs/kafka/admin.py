@@ -52,6 +52,11 @@ class Span(NamedTuple):
     start: int
     end: int
 
+    def within(self, first: int, end: int) -> "Span":
+        """Return the part of it in [first, end)."""
+        start = min(max(self.start, first), self.end)
+        return self._replace(start=start, end=max(start, min(self.end, end)))
+
 
 class Cluster:
     """Topics of a cluster. Methods raise JobFailedError, with a remedy, if no broker answers."""
