@@ -122,7 +122,6 @@ def archive_ends(out: Location, timer_topic: str) -> dict[int, int]:
 
 
 def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> ArchiveArguments:
-    """Parse the flags. Raises UsageError, or argparse's SystemExit after --help or a wrong flag."""
     parser = JobParser("archive", "Keep the timer topic as Parquet by day.", ArchiveArguments, "--out archive")
     return ArchiveArguments(**parser.resolved(argv, environment))
 

@@ -63,10 +63,8 @@ def fold(rows: DataFrame) -> DataFrame:
 
     Nearly every origin has one or two rows: a partial aggregation before the shuffle would only sort twice.
     """
-    folds = []
-    for name in EVIDENCE.arrow().names[1:]:
-        how = F.sum if name in _SUMS else F.max if name in _HIGHEST else F.min
-        folds.append(how(name).alias(name))
+    how = dict.fromkeys(_SUMS, F.sum) | dict.fromkeys(_HIGHEST, F.max)
+    folds = (how.get(name, F.min)(name).alias(name) for name in EVIDENCE.arrow().names[1:])
     # A sort compares the first 8 bytes first, and these are the same for most origins: group by the offset, too.
     offset = F.substring_index("origin", "/", -1).try_cast("bigint").alias("offset")
     return rows.repartition("origin").groupBy(offset, "origin").agg(*folds).drop("offset")

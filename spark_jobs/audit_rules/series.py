@@ -168,9 +168,6 @@ def judged(found: DataFrame, skew_ms: int) -> DataFrame:
     return known.drop("series", "number", "by_rule_ms", "left_ms", "me", "before", "facts")
 
 
-MatchMs = Callable[[str, str, int], int | None]
-
-
 def match_ms(expression: str, zone: str, after_ms: int) -> int | None:
     """Return the first match after `after_ms`; None if there is none within `_HORIZON_YEARS`, or in the calendar.
 
@@ -229,10 +226,10 @@ class _Rule(NamedTuple):
     missed: str
     zone: str
     cron: str
-    match_ms: "MatchMs"
+    match_ms: Callable[[str, str, int], int | None]
 
     @classmethod
-    def read(cls, text: str, match_ms: "MatchMs") -> "_Rule":
+    def read(cls, text: str, match_ms: Callable[[str, str, int], int | None]) -> "_Rule":
         has_no_time, every, until, most, missed, zone, cron = text.split("|", 6)
         needs_first = bool(cron) and has_no_time == "1"
         return cls(needs_first, int(every), int(until), int(most), missed or "one", zone or "UTC", cron, match_ms)

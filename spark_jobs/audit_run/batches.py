@@ -214,9 +214,6 @@ def _counts(rows: DataFrame) -> dict[str, int]:
 def _stop_on_signals() -> Iterator[threading.Event]:
     """Yield an event that SIGTERM and Ctrl-C set."""
     stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield stop

@@ -76,7 +76,6 @@ class BackfillArguments(JobArguments):
 
 
 def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> BackfillArguments:
-    """Parse the flags. Raises UsageError, or argparse's SystemExit after --help or a wrong flag."""
     description = "Deliver what an audit found missing. Without --apply, only report."
     parser = flags.JobParser("backfill", description, BackfillArguments, "--audit audit --apply")
     given = parser.resolved(argv, environment)

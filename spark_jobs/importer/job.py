@@ -152,7 +152,6 @@ def _send(staged: DataFrame, cluster: Cluster, arguments: ImportArguments, name:
 
 
 def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> ImportArguments:
-    """Parse the flags. Raises UsageError, or argparse's SystemExit after --help or a wrong flag."""
     description = "Send the rows of files as timers, each once; a second run goes on."
     parser = JobParser("import", description, ImportArguments, "pending.parquet --out imported")
     arguments, rows = parser.add_argument_group("Arguments"), parser.add_argument_group("Rows")
