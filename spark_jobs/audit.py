@@ -114,14 +114,14 @@ def _once(cluster: Cluster, arguments: AuditArguments, as_of_ms: int, keep: Keep
         old = archived(arguments.archive, arguments.timer_topic).where(since)
     plan = read_plan.plan_once(cluster, arguments, read_plan.archived_ranges(old, arguments))
     fit_plans(read_plan.records_in([*plan.asked, *plan.read]))
-    found = observe(cluster, arguments, as_of_ms, plan.read, {}, OpenTimers(out), keep, old)
-    fit_plans(read_plan.records_in([*plan.asked, *found.spans]))
-    seen = replace(found.seen, deleted_before=plan.deleted_before, excluded_before=plan.excluded_before)
+    seen, spans, reached, _, remarks = observe(cluster, arguments, as_of_ms, plan.read, {}, OpenTimers(out), keep, old)
+    fit_plans(read_plan.records_in([*plan.asked, *spans]))
+    seen = replace(seen, deleted_before=plan.deleted_before, excluded_before=plan.excluded_before)
     write_rows(out, SPANS, None, [])  # a backfill takes no table without the spans that belong to it
     unjudged = _write_requests(build_outcomes(seen).where(~judgement.is_receipt_only()), plan, arguments, limits)
-    write_rows(out, SPANS, None, position_rows(found.positions))
-    notes = [*found.remarks.notes, *unjudged.notes("outside the range")]
-    return conclude(arguments, as_of_ms, found.remarks._replace(notes=notes, gaps=plan.gaps))
+    write_rows(out, SPANS, None, position_rows(reached))
+    notes = [*remarks.notes, *unjudged.notes("outside the range")]
+    return conclude(arguments, as_of_ms, remarks._replace(notes=notes, gaps=plan.gaps))
 
 
 def _write_requests(

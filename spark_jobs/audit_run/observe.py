@@ -22,23 +22,12 @@ from spark_jobs.audit_run import audit_folder, incremental, positions, read_plan
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.audit_run.incremental import Part, PartPlan
 from spark_jobs.audit_run.open_timers import OpenTimers
-from spark_jobs.audit_run.positions import Positions, intervals, spans_since
+from spark_jobs.audit_run.positions import Positions, ReadPosition, intervals, spans_since
 from spark_jobs.errors import UsageError
-from spark_jobs.kafka.admin import Cluster, Span
+from spark_jobs.kafka.admin import Cluster, Place, Span
 from spark_jobs.platform.session import fit_plans
 from spark_jobs.platform.tables import Keep, write_rows, written
 from spark_jobs.report.summary import Remarks
-
-
-@dataclass(frozen=True)
-class Observed:
-    """What a run has read, up to which positions. `due`: open timers that are due (OPEN); None: of the first part."""
-
-    seen: Observations
-    spans: Sequence[Span]
-    positions: Positions
-    due: DataFrame | None
-    remarks: Remarks
 
 
 def observe(
@@ -50,8 +39,11 @@ def observe(
     state: OpenTimers,
     keep: Keep,
     archive: DataFrame | None = None,
-) -> Observed:
+) -> tuple[Observations, list[Span], dict[Place, ReadPosition], DataFrame | None, Remarks]:
     """Read the requests of these spans, and everything about them and the open timers.
+
+    Return that, all spans that were read, the positions after it, and the open timers that are due (OPEN): None if the
+    part is the first.
 
     reached, state: after the part before; empty for a first one. archive: requests that are in none of the spans.
     """
@@ -72,7 +64,7 @@ def observe(
     begins = arguments.from_ms is None and arguments.offsets is None
     after = positions.advanced(reached, read, ids, since_ms, from_log_start=begins)
     notes = read_plan.notes(cluster, arguments, unknown)
-    return Observed(seen, read, after, due, Remarks(notes, positions.loss_notes(read, reached), hanging))
+    return seen, read, after, due, Remarks(notes, positions.loss_notes(read, reached), hanging)
 
 
 @dataclass(frozen=True)
@@ -102,24 +94,24 @@ def judge_part(cluster: Cluster, arguments: AuditArguments, plan: PartPlan) -> J
     requested = spans_since(cluster, [topic], reached, new_from_ms=from_ms, to_ms=arguments.as_of_ms)
     fit_plans(2 * read_plan.records_in(requested) + state.open // 10)
     with written(out / audit_folder.SCRATCH) as keep:
-        found = observe(cluster, arguments, plan.as_of_ms, requested, reached, state, keep)
-        timers = {place[1]: at for place, at in found.positions.items() if place[0] == topic}
+        seen, spans, read_to, due, remarks = observe(cluster, arguments, plan.as_of_ms, requested, reached, state, keep)
+        timers = {place[1]: at for place, at in read_to.items() if place[0] == topic}
         whole = [Span(topic, at, p.intervals[0][0], p.end) for at, p in timers.items()]
         # A partition that is new to the audit has an empty span in `earlier`.
         new = [span._replace(end=span.start) for span in whole if span[:2] not in reached]
-        so_far = intervals(found.positions, topic)
+        so_far = intervals(read_to, topic)
         seen = replace(
-            found.seen,
-            rejections=keep(found.seen.rejections),
-            ends=[keep(rows) for rows in found.seen.ends],
+            seen,
+            rejections=keep(seen.rejections),
+            ends=[keep(rows) for rows in seen.ends],
             deleted_before=[span for span in whole if timers[span.partition].from_log_start],
             excluded_before=[span for span in whole if not timers[span.partition].from_log_start],
             holes=holes(so_far),
         )
         part = Part(plan, state, topic, [*intervals(reached, topic), *new], so_far, changes_only=arguments.stream)
-        unjudged, after = incremental.judge(seen, part, arguments.limits(plan.as_of_ms), found.due, keep)
-    remarks = found.remarks._replace(notes=[*found.remarks.notes, *unjudged.notes("before the first day")])
-    return JudgedPart(plan, remarks, found.spans, state, after, found.positions)
+        unjudged, after = incremental.judge(seen, part, arguments.limits(plan.as_of_ms), due, keep)
+    remarks = remarks._replace(notes=[*remarks.notes, *unjudged.notes("before the first day")])
+    return JudgedPart(plan, remarks, spans, state, after, read_to)
 
 
 def _outcome_spans(
