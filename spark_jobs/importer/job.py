@@ -17,7 +17,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 from uuid import uuid4
@@ -99,14 +99,11 @@ def _stage(cluster: Cluster, arguments: ImportArguments) -> str:
     asked = {
         "v": _VERSION,
         "files": list(arguments.files),
-        "columns": dict(mapped.columns),
-        "given": dict(mapped.given),
         "format": arguments.format,
         "timer_topic": arguments.timer_topic,
         "topic_id": cluster.topic_ids([arguments.timer_topic]).get(arguments.timer_topic),
         "encoding": arguments.encoding,
-        "zone": mapped.zone,
-        "max_delay_ms": mapped.max_delay_ms,
+        **asdict(mapped),
     }
     text = files.read(told)
     if text is not None:

@@ -133,8 +133,15 @@ class JobParser(ArgumentParser):
         argparse's SystemExit follows --help or a wrong flag. `chosen`: fields that win over all of these.
         """
         given = vars(self.parse_args(argv)) | chosen
-        layers = [_from_file(given.pop("config")), from_environment(environment)]
-        self._fill(given, layers)
+        layers: list[dict[str, Any]] = [_from_file(given.pop("config")), from_environment(environment)]
+        settings = {name: flag for name, (flag, option) in self._flags.items() if option.is_setting}
+        settings["bootstrap_servers"] = "--bootstrap-servers"
+        missing = {name: flag[2:].replace("-", "_") for name, flag in settings.items() if given[name] is None}
+        for layer in layers:
+            given |= {name: _text(layer[of]) for name, of in missing.items() if layer.get(of) is not None}
+        own = _own_table(given.get("timer_topic"), layers[0])
+        found = {name: own.get(of.removesuffix("_targets")) for name, of in missing.items()}  # there: allow, deny
+        given |= {name: _text(value) for name, value in found.items() if value is not None}
         for name, (flag, option) in self._flags.items():
             if option.parse is not None and given[name] is not None:
                 try:
@@ -150,19 +157,8 @@ class JobParser(ArgumentParser):
         topics = given.timer_topic
         if topics is None:
             main, tables = self.resolved(argv, environment), _from_file(given.config).get("topics")
-            topics = [main.get("timer_topic", self._main_topic), *(tables if isinstance(tables, Mapping) else ())]
+            topics = [main.get("timer_topic", self._main), *(tables if isinstance(tables, Mapping) else ())]
         return {topic: self.resolved(argv, environment, timer_topic=topic) for topic in topics}
-
-    def _fill(self, given: dict[str, Any], layers: Sequence[Mapping[str, Any]]) -> None:
-        """Take what no flag gives from the layers, each over the one before, and from the table of the timer topic."""
-        settings = {name: flag for name, (flag, option) in self._flags.items() if option.is_setting}
-        settings["bootstrap_servers"] = "--bootstrap-servers"
-        missing = {name: flag[2:].replace("-", "_") for name, flag in settings.items() if given[name] is None}
-        for layer in layers:
-            given |= {name: _text(layer[of]) for name, of in missing.items() if layer.get(of) is not None}
-        own = _own_table(given.get("timer_topic"), layers[0])
-        found = {name: own.get(of.removesuffix("_targets")) for name, of in missing.items()}  # there: allow, deny
-        given |= {name: _text(value) for name, value in found.items() if value is not None}
 
 
 def _access(given: dict[str, Any], layers: Sequence[Mapping[str, Any]]) -> KafkaAccess:
