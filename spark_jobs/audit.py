@@ -26,7 +26,6 @@ from schemas.audit_state import DAYS, SPANS
 from schemas.tables import HOURS, LATENESS, REQUESTS, TOPICS
 from spark_jobs.archive import archived, require_same_topic
 from spark_jobs.audit_rules import coverage, judgement
-from spark_jobs.audit_rules.judgement import UnjudgedCounts, build_outcomes
 from spark_jobs.audit_rules.verdicts import AuditLimits, classify
 from spark_jobs.audit_run import audit_folder, read_plan, requests_table
 from spark_jobs.audit_run.arguments import AuditArguments, iso, parse
@@ -118,7 +117,8 @@ def _once(cluster: Cluster, arguments: AuditArguments, as_of_ms: int, keep: Keep
     fit_plans(read_plan.records_in([*plan.asked, *spans]))
     seen = replace(seen, deleted_before=plan.deleted_before, excluded_before=plan.excluded_before)
     write_rows(out, SPANS, None, [])  # a backfill takes no table without the spans that belong to it
-    unjudged = _write_requests(build_outcomes(seen).where(~judgement.is_receipt_only()), plan, arguments, limits)
+    outcomes = judgement.build_outcomes(seen).where(~judgement.is_receipt_only())
+    unjudged = _write_requests(outcomes, plan, arguments, limits)
     write_rows(out, SPANS, None, position_rows(reached))
     notes = [*remarks.notes, *unjudged.notes("outside the range")]
     return conclude(arguments, as_of_ms, remarks._replace(notes=notes, gaps=plan.gaps))
@@ -126,7 +126,7 @@ def _once(cluster: Cluster, arguments: AuditArguments, as_of_ms: int, keep: Keep
 
 def _write_requests(
     outcomes: DataFrame, plan: read_plan.ReadPlan, arguments: AuditArguments, limits: AuditLimits
-) -> UnjudgedCounts:
+) -> judgement.UnjudgedCounts:
     outside = coverage.is_outside(arguments.timer_topic, plan.asked)
     # A request that retention deleted is outside the log, but its copy was read and stands in for it.
     if plan.judges_all_read:
@@ -143,7 +143,7 @@ def _write_requests(
     )
     judged, counter = judgement.counted(classify(marked, limits))
     write_table(judged.where(~F.col("outside")), arguments.out, REQUESTS)
-    return UnjudgedCounts(**counter.get)
+    return judgement.UnjudgedCounts(**counter.get)
 
 
 def conclude(

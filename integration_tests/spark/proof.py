@@ -17,7 +17,8 @@ from bridge.tests.simulation.request_generator import CRON_UNIT_MS
 from integration_tests.support.simulated_topics import LEVELS_MS, Simulated
 from kafka_timer import headers as names
 from spark_jobs.audit_rules import evidence, series
-from spark_jobs.audit_rules.judgement import OUT_OF_ORDER, Observations, build_outcomes, is_receipt_only, out_of_order
+from spark_jobs.audit_rules.evidence import Observations
+from spark_jobs.audit_rules.judgement import OUT_OF_ORDER, build_outcomes, is_receipt_only, out_of_order
 from spark_jobs.audit_rules.requests import requests
 from spark_jobs.audit_rules.verdicts import AuditLimits, classify
 from spark_jobs.platform.tables import RECORDS_DDL

@@ -11,7 +11,8 @@ a duplicate adds to a count and never makes a row, and the order of the topics d
 are no evidence about an origin: `pauses` reads them from the control topic.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 from functools import reduce
 from operator import and_
 from typing import NamedTuple, cast
@@ -28,7 +29,8 @@ from spark_jobs.audit_rules import headers as c
 from spark_jobs.audit_rules import series
 from spark_jobs.audit_rules.murmur2 import partition_of
 from spark_jobs.audit_rules.profiles import translated
-from spark_jobs.audit_rules.requests import RECORD, REQUEST
+from spark_jobs.audit_rules.requests import EVERY_FEATURE, RECORD, REQUEST, Feature
+from spark_jobs.kafka.admin import Span
 
 _BRIDGE_ADDS = (names.ORIGIN, names.DELIVER_MS, names.RELEASED_MS, names.ROLLS)
 _RELEASE_CODES = (
@@ -68,6 +70,49 @@ def fold(rows: DataFrame) -> DataFrame:
     # A sort compares the first 8 bytes first, and these are the same for most origins: group by the offset, too.
     offset = F.substring_index("origin", "/", -1).try_cast("bigint").alias("offset")
     return rows.repartition("origin").groupBy(offset, "origin").agg(*folds).drop("offset")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observations:
+    """Everything that one run has read. `ends`: evidence of every other topic."""
+
+    parsed: DataFrame
+    rejections: DataFrame
+    ends: Sequence[DataFrame] = ()
+    carried: DataFrame | None = None
+    """Evidence of open timers of earlier runs: those that are due, and those that a new record may concern."""
+    carried_claims: DataFrame | None = None
+    closed: DataFrame | None = None
+    """Evidence of timers that earlier runs closed and a new record names; it includes their copies."""
+    undecided: DataFrame | None = None
+    """Origins named after the last stable offset of the target topics and the rejected one."""
+    pauses: DataFrame | None = None
+    """Pauses of target topics, by `pauses`."""
+    waived: DataFrame | None = None
+    """Origins whose faults are known."""
+    deleted_before: Sequence[Span] = ()
+    """Retention has deleted everything before these spans of the timer topic."""
+    excluded_before: Sequence[Span] = ()
+    """Requests before these spans are outside the audited range."""
+    holes: Sequence[Span] = ()
+    """Spans of the timer topic that were never read."""
+    since_ms: Mapping[str, int] | None = None
+    """Since when all records of each target topic were read, by name, and by name/partition if that differs.
+
+    None: always.
+    """
+    rejected_since_ms: int = 0
+    """Requests before then may have been refused."""
+    rejected_gap_ms: int = 0
+    """Timers that were due before then may have been rejected since the last run."""
+    has: Set[Feature] = EVERY_FEATURE
+    skew_ms: int = 1_000
+    """See AuditLimits."""
+
+    @property
+    def kept(self) -> list[DataFrame]:
+        """Return the evidence of earlier runs."""
+        return [kept for kept in (self.carried, self.closed) if kept is not None]
 
 
 class PartitionCount(NamedTuple):

@@ -5,8 +5,6 @@ parsed timer topic --+--> requests ------------------------------+
 target, rejected, receipts topics, the last run's evidence -------+
 """
 
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import NamedTuple
@@ -17,13 +15,12 @@ from pyspark.sql import functions as F  # noqa: N812
 from kafka_timer import headers as names
 from schemas.tables import AuditClass
 from spark_jobs.audit_rules import coverage, evidence, roll_copies, series
+from spark_jobs.audit_rules.evidence import Observations
 from spark_jobs.audit_rules.headers import distinct_non_null
 from spark_jobs.audit_rules.id_chains import NO_PREVIOUS, link_ids
-from spark_jobs.audit_rules.requests import EVERY_FEATURE, Feature
+from spark_jobs.audit_rules.requests import Feature
 from spark_jobs.audit_rules.verdicts import TRACE, AuditLimits
-from spark_jobs.kafka.admin import Span
 
-_ASKED = ("origin", "asked", "rolls", "moved_low", "moved_high")
 _COUNTS = ("copies", "deliveries", "rejections", "told_done", "told_ended")
 _PARTS = ("key", "value", "headers")
 _OWN_MS = "coalesce(scheduled_ms, asked.due_ms)"
@@ -41,44 +38,6 @@ _TIMES = (
     },
 )
 """Columns of an outcome, in steps: the time by the rule counts before the request's, and a move before both."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Observations:
-    """Everything that one run has read. `ends`: evidence of every other topic."""
-
-    parsed: DataFrame
-    rejections: DataFrame
-    ends: Sequence[DataFrame] = ()
-    carried: DataFrame | None = None
-    """Evidence of open timers of earlier runs: those that are due, and those that a new record may concern."""
-    carried_claims: DataFrame | None = None
-    closed: DataFrame | None = None
-    """Evidence of timers that earlier runs closed and a new record names; it includes their copies."""
-    undecided: DataFrame | None = None
-    """Origins named after the last stable offset of the target topics and the rejected one."""
-    pauses: DataFrame | None = None
-    """Pauses of target topics (spark_jobs.audit_rules.evidence)."""
-    waived: DataFrame | None = None
-    """Origins whose faults are known."""
-    deleted_before: Sequence[Span] = ()
-    """Retention has deleted everything before these spans of the timer topic."""
-    excluded_before: Sequence[Span] = ()
-    """Requests before these spans are outside the audited range."""
-    holes: Sequence[Span] = ()
-    """Spans of the timer topic that were never read."""
-    since_ms: Mapping[str, int] | None = None
-    """Since when all records of each target topic were read, by name, and by name/partition if that differs.
-
-    None: always.
-    """
-    rejected_since_ms: int = 0
-    """Requests before then may have been refused."""
-    rejected_gap_ms: int = 0
-    """Timers that were due before then may have been rejected since the last run."""
-    has: Set[Feature] = EVERY_FEATURE
-    skew_ms: int = 1_000
-    """See AuditLimits."""
 
 
 class UnjudgedCounts(NamedTuple):
@@ -115,31 +74,15 @@ def hidden_by_transaction(limits: AuditLimits) -> Column:
     return left & (F.col("expected_ms") <= limits.as_of_ms - limits.settle_ms)
 
 
-def claims_of(seen: Observations) -> DataFrame:
-    """Return every record that claims to be a copy, with `is_copy`."""
-    claimed, asked = roll_copies.claims(seen.parsed), evidence.requests(seen.parsed).select(*_ASKED)
-    if seen.carried_claims is not None:
-        claimed = claimed.unionByName(seen.carried_claims)
-    refused = seen.rejections.select(F.col("origin").alias("place"))
-    for kept in _kept(seen):
-        # A refusal may be read one run before the refused record.
-        refused = refused.unionByName(kept.where("rejections > 0").select(F.col("origin").alias("place")))
-        asked = asked.unionByName(kept.where(F.col("asked").isNotNull()).select(*_ASKED))
-    moves = seen.parsed if Feature.MOVES in seen.has else None
-    return roll_copies.verify_claims(
-        claimed, asked, refused, seen.deleted_before, seen.excluded_before, seen.holes, moves
-    )
-
-
 def build_outcomes(seen: Observations) -> DataFrame:
     """Return the outcomes for `classify`, with a row for origins that only receipts name (`is_receipt_only`)."""
     rows = evidence.requests(seen.parsed)
-    for more in (seen.rejections, *seen.ends, *_kept(seen)):
+    for more in (seen.rejections, *seen.ends, *seen.kept):
         rows = rows.unionByName(more)
     if Feature.CLAIMS in seen.has:
-        rows = rows.unionByName(evidence.to_evidence(roll_copies.claim_evidence(claims_of(seen))))
+        rows = rows.unionByName(evidence.to_evidence(roll_copies.claim_evidence(roll_copies.verified_claims(seen))))
     if Feature.TRACES in seen.has:
-        for asked in (seen.parsed, *_kept(seen)):
+        for asked in (seen.parsed, *seen.kept):
             rows = rows.unionByName(evidence.traces(asked))
     # A trace id counts only if both a request and a record without origin have it.
     tells = ~F.col("origin").startswith(evidence.TRACE) | (F.col("asked").isNotNull() & (F.col("deliveries") > 0))
@@ -171,11 +114,6 @@ def _marked(found: DataFrame, seen: Observations) -> DataFrame:
             "unread_margin_ms": coverage.unread_margin_ms(seen.since_ms, seen.rejected_since_ms, seen.rejected_gap_ms),
         }
     )
-
-
-def _kept(seen: Observations) -> list[DataFrame]:
-    """Evidence of earlier runs."""
-    return [kept for kept in (seen.carried, seen.closed) if kept is not None]
 
 
 # -- the request beside its outcome

@@ -21,14 +21,16 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from kafka_timer.headers import PAUSED_MS
-from spark_jobs.audit_rules import coverage, series
+from spark_jobs.audit_rules import coverage, evidence, series
+from spark_jobs.audit_rules.evidence import Observations
 from spark_jobs.audit_rules.headers import lookup
-from spark_jobs.audit_rules.requests import ASKED, CLAIM, RECORD, SAID, copy_claim_of
+from spark_jobs.audit_rules.requests import ASKED, CLAIM, RECORD, SAID, Feature, copy_claim_of
 from spark_jobs.kafka.admin import Span
 
 _OF_RULE = ("action", "due_ms", "occurrence", "scheduled_ms")
 """Fields of a recurring timer's copy that are judged by themselves."""
 _MOVED = ("is_moved", "moved_low", "moved_high")
+_KNOWN = ("origin", "asked", "rolls", "moved_low", "moved_high")
 
 
 def claims(parsed: DataFrame) -> DataFrame:
@@ -45,37 +47,36 @@ def claims(parsed: DataFrame) -> DataFrame:
     )
 
 
-def verify_claims(
-    claimed: DataFrame,
-    asked: DataFrame,
-    refused: DataFrame,
-    deleted_before: Sequence[Span],
-    excluded_before: Sequence[Span],
-    holes: Sequence[Span],
-    moves: DataFrame | None,
-) -> DataFrame:
-    """Return `claimed` with `is_copy`, and `is_witness`: True if retention has deleted the request itself.
+def verified_claims(seen: Observations) -> DataFrame:
+    """Return every record that claims to be a copy, with `is_copy`.
 
-    is_held: True if it is a witness, and the last copy of a paused timer.
-    asked: origin, asked, moved_low and moved_high of every known request, and rolls of copies that were counted.
-    refused: the origins on the rejected topic, as `place`. moves: parsed requests, of which only the moves are used;
-    None: there are none. deleted_before: retention has deleted everything before these spans; excluded_before: that is
-    out of the range. holes: spans that were never read.
+    is_witness: True if retention has deleted the request itself. is_held: True if it is a witness, and the last copy of
+    a paused timer.
     """
+    claimed, asked = claims(seen.parsed), evidence.requests(seen.parsed).select(*_KNOWN)
+    if seen.carried_claims is not None:
+        claimed = claimed.unionByName(seen.carried_claims)
+    refused = seen.rejections.select(F.col("origin").alias("place"))
+    for kept in seen.kept:
+        # A refusal may be read one run before the refused record.
+        refused = refused.unionByName(kept.where("rejections > 0").select(F.col("origin").alias("place")))
+        asked = asked.unionByName(kept.where(F.col("asked").isNotNull()).select(*_KNOWN))
     columns = {"wanted": copy_claim_of(F.col("asked")), "is_known": F.lit(True), "before": F.col("rolls")}
-    known = asked.select("origin", *(column.alias(name) for name, column in columns.items()), "moved_low", "moved_high")
+    columns |= {"base": F.col("origin"), "moved_low": F.col("moved_low"), "moved_high": F.col("moved_high")}
+    known = asked.select(*(column.alias(name) for name, column in columns.items()))
     rejected = refused.select("place").distinct().withColumn("is_refused", F.lit(True))
-    known = known.withColumnRenamed("origin", "base")
     based = claimed.withColumn("base", series.of(F.col("origin")))
     joined = based.join(known, "base", "left").join(rejected, "place", "left")
-    joined = joined.withColumn("is_moved", F.lit(False)) if moves is None else _with_moves(joined, moves)
-    in_hole = coverage.is_in(holes, F.col("topic"), F.col("partition"), F.col("origin_offset"))
-    witness, is_open = _is_before(deleted_before) | in_hole, F.col("is_refused").isNull() & F.col("origin").isNotNull()
+    has_moves = Feature.MOVES in seen.has
+    joined = _with_moves(joined, seen.parsed) if has_moves else joined.withColumn("is_moved", F.lit(False))
+    in_hole = coverage.is_in(seen.holes, F.col("topic"), F.col("partition"), F.col("origin_offset"))
+    witness = _is_before(seen.deleted_before) | in_hole
+    is_open = F.col("is_refused").isNull() & F.col("origin").isNotNull()
     agrees = F.when(F.col("is_known").isNull(), witness).otherwise(_equals_request())
     flagged = joined.withColumns({"is_witness": witness, "may_be": F.coalesce(is_open & agrees, F.lit(False))})
     # A claim that cannot be a copy is a group of its own, so that a flood of forgeries makes no long partition.
     group = F.when(F.col("may_be"), F.col("origin")).otherwise(F.col("place"))
-    is_copy = (F.col("may_be") & _is_next_number()) | (is_open & _is_before(excluded_before))
+    is_copy = (F.col("may_be") & _is_next_number()) | (is_open & _is_before(seen.excluded_before))
     is_last = F.lead("rolls").over(Window.partitionBy("group").orderBy("rolls", "offset")).isNull()
     is_held = F.col("is_witness") & F.col("paused") & is_last
     verified = flagged.withColumn("group", group).withColumns({"is_copy": is_copy, "is_held": is_held})

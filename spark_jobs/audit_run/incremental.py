@@ -18,16 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.audit_state import CLOSED, EVIDENCE, OPEN, OPEN_VERDICTS
 from schemas.tables import REQUESTS, AuditClass, Kind
-from spark_jobs.audit_rules import coverage, roll_copies, series
-from spark_jobs.audit_rules.judgement import (
-    Observations,
-    UnjudgedCounts,
-    build_outcomes,
-    claims_of,
-    counted,
-    hidden_by_transaction,
-    is_receipt_only,
-)
+from spark_jobs.audit_rules import coverage, judgement, roll_copies, series
+from spark_jobs.audit_rules.evidence import Observations
 from spark_jobs.audit_rules.requests import Feature
 from spark_jobs.audit_rules.verdicts import AuditLimits, classify
 from spark_jobs.audit_run.open_timers import OpenTimers, closed_evidence
@@ -68,7 +60,7 @@ class Part(NamedTuple):
 
 def judge(
     new: Observations, part: Part, limits: AuditLimits, due: DataFrame | None, keep: Keep
-) -> tuple[UnjudgedCounts, OpenTimers]:
+) -> tuple[judgement.UnjudgedCounts, OpenTimers]:
     """Judge a part and write its `requests`, `open` and `evidence`. Return counts, and the state to commit.
 
     new: new records, persisted. due: the open timers that are due (OPEN); None in the first part. keep: persists rows
@@ -76,17 +68,17 @@ def judge(
     """
     earlier = None if due is None else _concerned(new, part, limits, due, keep)
     seen = new if earlier is None else _with_earlier(new, part, earlier)
-    outcomes = build_outcomes(seen)
+    outcomes = judgement.build_outcomes(seen)
     before = coverage.is_before(part.timer_topic, part.so_far) & ~F.col("requested")
     # A claim that was taken for a copy when it was new, refused now, and whose timer has ended since: ignore it.
     refused_late = F.expr("NOT requested AND deliveries = 0 AND error <=> 'not-ours'") & ~coverage.is_outside(
         part.timer_topic, part.earlier
     )
     ahead = coverage.is_after(part.timer_topic, part.so_far) | coverage.is_ahead(limits.as_of_ms, limits.skew_ms)
-    is_hidden = ~ahead & hidden_by_transaction(limits)
+    is_hidden = ~ahead & judgement.hidden_by_transaction(limits)
     marked = outcomes.withColumns({"elsewhere": before, "ahead": ahead, "hidden": is_hidden})
     # Keep a receipt that was read before its request: the next run does not read it again.
-    judged, counter = counted(classify(marked.where(~is_receipt_only() | F.col("ahead")), limits))
+    judged, counter = judgement.counted(classify(marked.where(~judgement.is_receipt_only() | F.col("ahead")), limits))
     kept = keep(judged.where(~F.col("elsewhere") & ~refused_late).drop("elsewhere", "hidden"))
     rows = kept.where(~F.col("ahead"))
     if part.changes_only:
@@ -94,7 +86,7 @@ def judge(
     else:
         write_table(rows, part.state.out, REQUESTS, part.plan.name)
     state = _write_state(kept, seen, part, limits, earlier, keep)
-    return UnjudgedCounts(**counter.get), state
+    return judgement.UnjudgedCounts(**counter.get), state
 
 
 @dataclass(frozen=True)
@@ -270,7 +262,7 @@ def _open_rows(kept: DataFrame, seen: Observations, part: Part, limits: AuditLim
     if Feature.CLAIMS not in seen.has:
         return as_table(rows.withColumn("family", series.of(F.col("origin"))), OPEN)
     # Keep copies of open timers, and claims that are open themselves. A refusal is final.
-    told = claims_of(seen)
+    told = roll_copies.verified_claims(seen)
     claim = F.struct(*_CLAIM)
     of_timer = told.where("is_copy").groupBy("origin").agg(F.collect_list(claim).alias("copies"))
     own = told.where(~F.col("is_copy")).select(F.col("place").alias("origin"), claim.alias("own"))

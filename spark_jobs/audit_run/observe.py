@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.audit_state import SPANS
 from spark_jobs.audit_rules.coverage import holes
-from spark_jobs.audit_rules.judgement import Observations
+from spark_jobs.audit_rules.evidence import Observations
 from spark_jobs.audit_rules.requests import RECORD
 from spark_jobs.audit_run import audit_folder, incremental, positions, read_plan
 from spark_jobs.audit_run.arguments import AuditArguments

@@ -19,8 +19,7 @@ from kafka_timer import headers as names
 from spark_jobs.archive import archive_ends
 from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules import headers as c
-from spark_jobs.audit_rules.evidence import PartitionCount, pauses
-from spark_jobs.audit_rules.judgement import Observations
+from spark_jobs.audit_rules.evidence import Observations, PartitionCount, pauses
 from spark_jobs.audit_rules.requests import MOVES, Feature, requests
 from spark_jobs.audit_rules.verdicts import GRACE_MS
 from spark_jobs.audit_run.arguments import EVERYTHING, AuditArguments, iso, shown

@@ -18,8 +18,8 @@ from kafka_timer import headers as names
 from schemas.profiles import DEFAULT_PROFILES, RECURRING
 from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules.coverage import holes, is_outside
-from spark_jobs.audit_rules.evidence import PartitionCount, pauses
-from spark_jobs.audit_rules.judgement import Observations, build_outcomes, is_receipt_only
+from spark_jobs.audit_rules.evidence import Observations, PartitionCount, pauses
+from spark_jobs.audit_rules.judgement import build_outcomes, is_receipt_only
 from spark_jobs.audit_rules.requests import Feature, requests
 from spark_jobs.audit_rules.verdicts import AuditLimits, classify
 from spark_jobs.kafka.admin import Span

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from kafka_timer import headers as names
 from schemas.tables import AuditClass
 from spark_jobs.audit_rules import evidence
-from spark_jobs.audit_rules.evidence import pauses
-from spark_jobs.audit_rules.judgement import Observations, build_outcomes, is_receipt_only
+from spark_jobs.audit_rules.evidence import Observations, pauses
+from spark_jobs.audit_rules.judgement import build_outcomes, is_receipt_only
 from spark_jobs.audit_rules.requests import requests
 from spark_jobs.audit_rules.tests.test_series import again, came, numbered
 from spark_jobs.audit_rules.verdicts import AuditLimits, classify
