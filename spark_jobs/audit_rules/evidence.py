@@ -61,10 +61,7 @@ def _once() -> Column:
 
 
 def fold(rows: DataFrame) -> DataFrame:
-    """Return one row per origin.
-
-    Nearly every origin has one or two rows: a partial aggregation before the shuffle would only sort twice.
-    """
+    """Return one row per origin. A partial aggregation would only sort twice: most origins have one or two rows."""
     how = dict.fromkeys(_SUMS, F.sum) | dict.fromkeys(_HIGHEST, F.max)
     folds = (how.get(name, F.min)(name).alias(name) for name in EVIDENCE.arrow().names[1:])
     # A sort compares the first 8 bytes first, and these are the same for most origins: group by the offset, too.
@@ -97,10 +94,7 @@ class Observations:
     holes: Sequence[Span] = ()
     """Spans of the timer topic that were never read."""
     since_ms: Mapping[str, int] | None = None
-    """Since when all records of each target topic were read, by name, and by name/partition if that differs.
-
-    None: always.
-    """
+    """Since when all records of each target topic were read, by name or name/partition. None: always."""
     rejected_since_ms: int = 0
     """Requests before then may have been refused."""
     rejected_gap_ms: int = 0

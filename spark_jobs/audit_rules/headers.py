@@ -180,10 +180,7 @@ def distinct_non_null(texts: Iterable[Column]) -> Column:
 
 
 def with_value_hash(records: DataFrame) -> DataFrame:
-    """Return `records` with `value_hash`, and without the bytes of `value`: it stays null or gets empty.
-
-    Most steps of Spark copy their rows.
-    """
+    """Return `records` with `value_hash`; `value` stays null or gets empty, as most steps of Spark copy their rows."""
     is_empty = F.when(F.col("value").isNotNull(), F.lit(b""))
     return records.withColumns({"value_hash": F.xxhash64("value"), "value": is_empty})
 

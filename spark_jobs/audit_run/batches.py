@@ -51,10 +51,7 @@ _KEPT = 2
 
 
 def run_batches(audits: Sequence[tuple[AuditArguments, DemandHeld]]) -> int:
-    """Make batches until a signal, of each timer topic in turn; one of each with `available_now`.
-
-    Returns the highest exit code.
-    """
+    """Make batches of each timer topic in turn until a signal, or one with `available_now`. Return the highest code."""
     opened = [(demand_held, Batches(arguments)) for arguments, demand_held in audits]
     first = audits[0][0]
     with _stop_on_signals() as stop:

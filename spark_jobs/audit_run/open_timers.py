@@ -11,7 +11,7 @@ merged while together they have half as many rows as the one before. A row is th
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Observation
@@ -115,10 +115,7 @@ class OpenTimers:
         return self._rows(places, asleep).join(hits.select("origin"), "origin", "left_semi")
 
     def written(self, new: DataFrame, gone: DataFrame | None, after: "OpenTimers", rows: int) -> "OpenTimers":
-        """Write the new open rows (OPEN), and which earlier rows are gone. Return `after` with its runs.
-
-        rows: number of new ones.
-        """
+        """Write the new open rows (OPEN), `rows` of them, and which earlier ones are gone. Return `after` with runs."""
         assert after.part is not None
         keep = list(self.runs)
         merge: list[Run] = []
@@ -134,11 +131,9 @@ class OpenTimers:
             if gone is not None:
                 old = old.join(gone.select("origin"), "origin", "left_anti")
             new = new.unionByName(old)
-        counts = {OPEN: _write(new.sortWithinPartitions("wake_ms"), after.out, OPEN, after.part), GONE: 0}
-        if dead is not None and keep:
-            counts[GONE] = _write(dead, after.out, GONE, after.part)
-        runs = (*keep, Run(after.part, counts[OPEN], counts[GONE]))
-        return OpenTimers(**{**vars(after), "runs": runs})
+        count = _write(new.sortWithinPartitions("wake_ms"), after.out, OPEN, after.part)
+        gone_count = _write(dead, after.out, GONE, after.part) if dead is not None and keep else 0
+        return replace(after, runs=(*keep, Run(after.part, count, gone_count)))
 
     def delete_unused(self, *others: "OpenTimers") -> None:
         """Delete the parts of `open` and `gone` that neither this state nor the others use."""

@@ -27,10 +27,7 @@ _DAY = (
 
 
 def opened(arguments: AuditArguments) -> Merge:
-    """Create the table, merge the parts that it lacks, and return a function that merges one.
-
-    Nothing is read or done without --table.
-    """
+    """Create the table, merge the parts that it lacks, and return what merges one. Do nothing without --table."""
     if arguments.table is None:
         return lambda *_: None
     spark = SparkSession.active()

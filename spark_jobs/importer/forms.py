@@ -66,10 +66,7 @@ def parse_encoding(text: str) -> str:
 
 @dataclass(frozen=True)
 class ConvertTask:
-    """Converts rows of files to requests, or a reason; called by mapInArrow.
-
-    columns: names by position; after them comes the text of a broken line.
-    """
+    """Makes requests of rows, or a reason; called by mapInArrow. columns: by position, before that of a broken line."""
 
     mapped: ColumnMapping
     form: str

@@ -86,10 +86,7 @@ class _HelpFormatter(HelpFormatter):
 
 
 class JobParser(ArgumentParser):
-    """The command line of a job, with the flags of its arguments.
-
-    example: arguments of a typical call, besides --bootstrap-servers.
-    """
+    """The command line of a job. example: arguments of a typical call, besides --bootstrap-servers."""
 
     def __init__(self, job: str, description: str, arguments: type[JobArguments], example: str) -> None:
         super().__init__(

@@ -30,10 +30,7 @@ _PROCESS = str(uuid4())
 
 @contextmanager
 def folder_lock(out: Location, now_ms: int | None = None) -> Iterator[DemandHeld]:
-    """Lock the folder, and yield a function to call before each commit.
-
-    Both raise JobFailedError if another audit has the lock.
-    """
+    """Lock the folder; yield what to call before each commit. Both raise JobFailedError if another audit has it."""
 
     def demand_held() -> None:
         if not _is_mine(at, mine):
