@@ -3,9 +3,6 @@
 import sys
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec
-
-P = ParamSpec("P")
 
 
 class UsageError(ValueError):
@@ -38,10 +35,10 @@ def exit_code_of(name: str, run: Callable[[], int]) -> int:
         return asked.code if isinstance(asked.code, int) else 2
 
 
-def command(name: str) -> Callable[[Callable[P, int]], Callable[P, int]]:
+def command(name: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Make the main function of a job end with an exit code, as `exit_code_of` does."""
 
-    def decorate(main: Callable[P, int]) -> Callable[P, int]:
+    def decorate(main: Callable[..., int]) -> Callable[..., int]:
         return wraps(main)(lambda *args, **kwargs: exit_code_of(name, lambda: main(*args, **kwargs)))
 
     return decorate

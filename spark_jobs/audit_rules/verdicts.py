@@ -29,19 +29,14 @@ TRACE = "trace-id"
 
 @dataclass(frozen=True, kw_only=True)
 class AuditLimits:
-    """Limits of the audit's rules, in ms."""
+    """Limits of the audit's rules, in ms: those of the flags with these names (spark_jobs.audit_run.arguments)."""
 
     as_of_ms: int
     settle_ms: int = 10_000
-    """Grace before `as_of_ms`: a timer that was expected within it may still be in a transaction."""
     tolerance_ms: int = 10_000
-    """Longest time that the bridge may take to read a request. A delivery within it after a cancel is not a fault."""
     skew_ms: int = 1_000
-    """Largest difference between the clocks of two brokers, or of a broker and the bridge."""
     late_ms: int | None = None
-    """A delivery that is later than this is `late`. None: no delivery is."""
     max_delay_ms: int = MAX_DELAY_MS
-    """The bridge's longest delay: a request that is due later has to be refused as `too-far`."""
 
 
 class Rule(NamedTuple):

@@ -156,17 +156,6 @@ class AuditArguments(JobArguments):
             raise UsageError(
                 "--daily continues after its last run: leave out --to and --offsets; --as-of ends a run earlier"
             )
-        self._demand_fitting_stream()
-        if self.waivers is not None:
-            list(waivers.read(self.waivers))
-        if self.as_of_ms is not None and self.as_of_ms > time.time() * 1000:
-            raise UsageError("--as-of is in the future: timers due until then cannot be judged yet")
-
-    def limits(self, as_of_ms: int) -> AuditLimits:
-        flags_of_limits = {each.name: getattr(self, each.name) for each in fields(AuditLimits)}
-        return AuditLimits(**flags_of_limits | {"as_of_ms": as_of_ms})
-
-    def _demand_fitting_stream(self) -> None:
         given = {"--daily": self.daily, "--to": self.to_ms, "--offsets": self.offsets, "--as-of": self.as_of_ms}
         beside = [name for name, value in {**given, "--archive": self.archive}.items() if value not in (None, False)]
         if self.stream and beside:
@@ -175,6 +164,14 @@ class AuditArguments(JobArguments):
             raise UsageError("--available-now ends a stream: add --stream")
         if self.every_s < 1:
             raise UsageError(f"--every-s is {self.every_s}: give 1 or more")
+        if self.waivers is not None:
+            list(waivers.read(self.waivers))
+        if self.as_of_ms is not None and self.as_of_ms > time.time() * 1000:
+            raise UsageError("--as-of is in the future: timers due until then cannot be judged yet")
+
+    def limits(self, as_of_ms: int) -> AuditLimits:
+        flags_of_limits = {each.name: getattr(self, each.name) for each in fields(AuditLimits)}
+        return AuditLimits(**flags_of_limits | {"as_of_ms": as_of_ms})
 
     def demand_fitting_folder(self) -> None:
         """Raise UsageError if `out` holds another kind of audit. Needs the Spark session."""

@@ -153,13 +153,8 @@ def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.enviro
     parser = JobParser("import", description, ImportArguments, "pending.parquet --out imported")
     arguments, rows = parser.add_argument_group("Arguments"), parser.add_argument_group("Rows")
     arguments.add_argument("files", nargs="+", metavar="FILE", help="Parquet, CSV with a header, or JSON lines.")
-    rows.add_argument(
-        "--map",
-        action="append",
-        default=[],
-        metavar="<field=column>",
-        help=f"{', '.join(FIELDS)}, or {HEADER}NAME; may repeat.",
-    )
+    text = f"{', '.join(FIELDS)}, or {HEADER}NAME; may repeat."
+    rows.add_argument("--map", action="append", default=[], metavar="<field=column>", help=text)
     rows.add_argument("--set", action="append", default=[], metavar="<field=value>", help="For all rows; may repeat.")
     rows.add_argument("--zone", metavar="<name>", help="Zone of times without one, as Europe/Berlin; default: none.")
     rows.add_argument(
