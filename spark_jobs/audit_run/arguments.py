@@ -156,14 +156,7 @@ class AuditArguments(JobArguments):
             raise UsageError(
                 "--daily continues after its last run: leave out --to and --offsets; --as-of ends a run earlier"
             )
-        given = {"--daily": self.daily, "--to": self.to_ms, "--offsets": self.offsets, "--as-of": self.as_of_ms}
-        beside = [name for name, value in {**given, "--archive": self.archive}.items() if value not in (None, False)]
-        if self.stream and beside:
-            raise UsageError(f"--stream continues after its last batch: leave out {', '.join(beside)}")
-        if self.available_now and not self.stream:
-            raise UsageError("--available-now ends a stream: add --stream")
-        if self.every_s < 1:
-            raise UsageError(f"--every-s is {self.every_s}: give 1 or more")
+        self._demand_fitting_stream()
         if self.waivers is not None:
             list(waivers.read(self.waivers))
         if self.as_of_ms is not None and self.as_of_ms > time.time() * 1000:
@@ -172,6 +165,16 @@ class AuditArguments(JobArguments):
     def limits(self, as_of_ms: int) -> AuditLimits:
         flags_of_limits = {each.name: getattr(self, each.name) for each in fields(AuditLimits)}
         return AuditLimits(**flags_of_limits | {"as_of_ms": as_of_ms})
+
+    def _demand_fitting_stream(self) -> None:
+        given = {"--daily": self.daily, "--to": self.to_ms, "--offsets": self.offsets, "--as-of": self.as_of_ms}
+        beside = [name for name, value in {**given, "--archive": self.archive}.items() if value not in (None, False)]
+        if self.stream and beside:
+            raise UsageError(f"--stream continues after its last batch: leave out {', '.join(beside)}")
+        if self.available_now and not self.stream:
+            raise UsageError("--available-now ends a stream: add --stream")
+        if self.every_s < 1:
+            raise UsageError(f"--every-s is {self.every_s}: give 1 or more")
 
     def demand_fitting_folder(self) -> None:
         """Raise UsageError if `out` holds another kind of audit. Needs the Spark session."""
