@@ -61,39 +61,34 @@ class PublishTask:
                 yield from producer.send(chunk)
 
 
-class _TimerMarks:
+class _PartitionProducer:
+    """The only producer of a partition of the timer topic, with the marks of its timers."""
+
     def __init__(self, job: PublishTask, partition: int) -> None:
-        self._prefix = f"{job.timer_topic}/{partition}/"
+        self._job, self._prefix = job, f"{job.timer_topic}/{partition}/"
+        self._marks_partition = job.marks.partition(job.marks_partitions, partition)
+        self._refused_targets: dict[str, str] = {}
+        """Targets that accept no record, with the broker's code."""
         self._reader = MarkReader(job.access, job.marks, partition, job.marks_read)
-        self._offsets = np.empty(0, np.int64)
+        self._marked = np.empty(0, np.int64)
         """Sorted offsets of the timers."""
+        self._resender = Resender(job.access, f"{job.transactional_id}-{partition}", "backfill", self)
 
     def read(self) -> None:
         names = (name for name, _ in self._reader.new() if name.startswith(self._prefix))
         found = np.fromiter((int(name.removeprefix(self._prefix)) for name in names), np.int64)
-        self._offsets = np.union1d(self._offsets, found)
+        self._marked = np.union1d(self._marked, found)
 
     def has(self, row: Row) -> bool:
-        at = int(np.searchsorted(self._offsets, row["offset"]))
-        return at < len(self._offsets) and bool(self._offsets[at] == row["offset"])
-
-
-class _PartitionProducer:
-    """The only producer of a partition of the timer topic."""
-
-    def __init__(self, job: PublishTask, partition: int) -> None:
-        self._job, self._marks = job, _TimerMarks(job, partition)
-        self._marks_partition = job.marks.partition(job.marks_partitions, partition)
-        self._refused_targets: dict[str, str] = {}
-        """Targets that accept no record, with the broker's code."""
-        self._resender = Resender(job.access, f"{job.transactional_id}-{partition}", "backfill", self._marks)
+        at = int(np.searchsorted(self._marked, row["offset"]))
+        return at < len(self._marked) and bool(self._marked[at] == row["offset"])
 
     def send(self, rows: Sequence[Row]) -> Iterator[Row]:
         """Send all in one transaction; if that fails, one by one. Return the outcomes."""
         todo = []
         for row in rows:
             refusal = self._refused_targets.get(row["target"])
-            if self._marks.has(row):
+            if self.has(row):
                 yield _outcome(row, "backfilled-before")
             elif row["expire_ms"] is not None and row["expire_ms"] <= now_ms():  # a rate limit delays it
                 yield _outcome(row, "expired")
