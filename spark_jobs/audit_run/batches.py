@@ -35,7 +35,7 @@ from spark_jobs.audit_run import requests_table
 from spark_jobs.audit_run.arguments import AuditArguments, iso
 from spark_jobs.audit_run.audit_folder import begin_part, begun_part, done_parts, end_part, open_folder, undo_part
 from spark_jobs.audit_run.incremental import PartPlan
-from spark_jobs.audit_run.observe import JudgedPart, day_of, judge_part
+from spark_jobs.audit_run.observe import day_of, judge_part
 from spark_jobs.audit_run.open_timers import STATE
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.platform import files
@@ -110,22 +110,17 @@ class Batches:
         for note in sorted({*done.remarks.notes} - self._printed_notes):
             print(f"{self._named(plan.number)}: {note}", file=sys.stderr)
         self._printed_notes.update(done.remarks.notes)
-        over_ms = plan.as_of_ms - self._arguments.settle_ms
-        write_minutes(self._out, plan.name, plan.previous, done.spans, over_ms)
-        self._write_row(done)
-        done.commit()
-
-    def _write_row(self, done: JudgedPart) -> None:
-        part = done.plan.name
-        rows = read_table(self._out, REQUESTS, part)
+        write_minutes(self._out, plan.name, plan.previous, done.spans, plan.as_of_ms - self._arguments.settle_ms)
+        rows = read_table(self._out, REQUESTS, plan.name)
         told = _counts(rows)
         gaps = [*done.remarks.gaps, *(unread_outcomes(rows) if told.get(AuditClass.UNJUDGED) else ())]
-        standing = _counts(read_table(self._out, OPEN_VERDICTS, part).where(is_fault()))
+        standing = _counts(read_table(self._out, OPEN_VERDICTS, plan.name).where(is_fault()))
         row: dict[str, object] = {c.column: told.get(c.value, 0) for c in AuditClass}
-        row |= {"batch": done.plan.number, "as_of_ms": done.plan.as_of_ms, "written_ms": time.time_ns() // 1_000_000}
+        row |= {"batch": plan.number, "as_of_ms": plan.as_of_ms, "written_ms": time.time_ns() // 1_000_000}
         row |= {"rows": sum(told.values()), "faults": sum(told.get(name.value, 0) for name in FAULTS)}
         row |= {"standing_faults": sum(standing.values()), "open": done.state.open, "gaps": gaps}
-        write_rows(self._out, BATCHES, part, [row])
+        write_rows(self._out, BATCHES, plan.name, [row])
+        done.commit()
 
     def _finish(self, done: list[str]) -> None:
         """Do steps 3 and 4 of the last batch that is done."""
