@@ -103,26 +103,14 @@ def plan_once(cluster: Cluster, arguments: AuditArguments, archived: Mapping[int
         asked[at] = asked[at]._replace(start=min(old.first, asked[at].start), end=end)
         read[at] = read[at]._replace(start=min(max(old.behind, read[at].start), read[at].end))
     starts_with_log = arguments.from_ms is None and arguments.offsets is None
-    gaps = _between([*log.values()], arguments, archived, everything) if arguments.archive is not None else ()
-    return ReadPlan(asked, read, asked if starts_with_log else (), () if starts_with_log else asked, gaps)
-
-
-def _between(
-    logs: Sequence[Span], arguments: AuditArguments, archived: Mapping[int, ArchivedRange], kept: Sequence[Span]
-) -> Sequence[str]:
-    """Return messages about offsets between the archive's end and the log's start.
-
-    kept: the topic from the range's start on. logs: the whole topic; if it has older records, none are missing.
-    """
-    assert arguments.archive is not None
-    ends = archive_ends(arguments.archive, arguments.timer_topic)
+    ends = {} if arguments.archive is None else archive_ends(arguments.archive, topic)
     lost = 0
-    for log, span in zip(logs, kept, strict=True):
-        old = archived.get(log.partition)
-        end = max(ends.get(log.partition, 0), old.behind if old is not None else 0)
-        lost += max(0, log.start - end) if span.start <= log.start else 0
-    told = f"Never read: {lost:,} offsets of {arguments.timer_topic} lie between the archive's end and the log's start."
-    return (f"{told} Archive more often.",) if lost else ()
+    for at, span in log.items():
+        end = max(ends.get(at, 0), archived[at].behind if at in archived else 0)
+        lost += max(0, span.start - end) if everything[at].start <= span.start else 0  # none if the range begins later
+    told = f"Never read: {lost:,} offsets of {topic} lie between the archive's end and the log's start."
+    gaps = (f"{told} Archive more often.",) if lost else ()
+    return ReadPlan(asked, read, asked if starts_with_log else (), () if starts_with_log else asked, gaps)
 
 
 def archived_ranges(old: DataFrame | None, arguments: AuditArguments) -> dict[int, ArchivedRange]:
