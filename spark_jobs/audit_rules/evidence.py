@@ -238,18 +238,17 @@ def receipts(records: DataFrame) -> DataFrame:
         F.when(F.col("kind").isin(*_ENDING_KINDS), _once()).alias("told_done"),
         F.when(F.col("kind").isin(*_MISSED_KINDS, REFUSED), F.col("kind")).alias("told_missed"),
     )
-    by = F.concat_ws(" ", "kind", F.coalesce("request", F.lit("?")))
-    ended = told.where(F.col("kind").isin(*_ENDING_KINDS) & F.col("origin").isNotNull()).select(
+    is_end = F.col("kind").isin(*_ENDING_KINDS)
+    by = F.when(is_end, F.concat_ws(" ", "kind", F.coalesce("request", F.lit("?"))))
+    # Of a pause nothing but the timer's name, so that it is judged again.
+    about = told.where((is_end | F.col("kind").isin(*_PAUSE_KINDS)) & F.col("origin").isNotNull()).select(
         "origin",
-        _once().alias("told_ended"),
-        F.col("answered_ms").alias("told_ended_ms"),
+        F.when(is_end, _once()).alias("told_ended"),
+        F.when(is_end, F.col("answered_ms")).alias("told_ended_ms"),
         by.alias("told_by_low"),
         by.alias("told_by_high"),
     )
-    # Nothing but the timer's name, so that it is judged again.
-    paused = told.where(F.col("kind").isin(*_PAUSE_KINDS) & F.col("origin").isNotNull()).select("origin")
-    found = answers.unionByName(ended, allowMissingColumns=True)
-    return to_evidence(found.unionByName(paused, allowMissingColumns=True))
+    return to_evidence(answers.unionByName(about, allowMissingColumns=True))
 
 
 def requests(parsed: DataFrame) -> DataFrame:
