@@ -11,10 +11,10 @@ All of it needs a Spark session.
 
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count, islice
-from typing import Any, Protocol, cast
+from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -149,10 +149,8 @@ def _schema(table: Table) -> StructType:
     return cast(StructType, StructType.fromDDL(table.spark_ddl()))
 
 
-class Keep(Protocol):
-    """Writes rows to files and returns these. `apart`: a column; rows with different values are in different files."""
-
-    def __call__(self, rows: DataFrame, *, apart: str | None = None) -> DataFrame: ...
+Keep: TypeAlias = Callable[..., DataFrame]
+"""Writes rows to files and returns these. `apart`: a column; rows with different values are in different files."""
 
 
 @contextmanager
