@@ -9,7 +9,7 @@ replaces a row of the same origin of an earlier one. A part may be repeated; it 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from typing import NamedTuple
 
@@ -66,7 +66,7 @@ def judge(
     new: new records, persisted. due: the open timers that are due (OPEN); None in the first part. keep: persists rows
     until the part is done.
     """
-    earlier = None if due is None else _concerned(new, part, limits, due, keep)
+    earlier = None if due is None else _concerned(new, part, due, keep)
     seen = new if earlier is None else _with_earlier(new, part, earlier)
     outcomes = judgement.build_outcomes(seen)
     before = coverage.is_before(part.timer_topic, part.so_far) & ~F.col("requested")
@@ -85,24 +85,19 @@ def judge(
         write_changed(part.state.out, rows, None if earlier is None else earlier.open, part.plan)
     else:
         write_table(rows, part.state.out, REQUESTS, part.plan.name)
-    state = _write_state(kept, seen, part, limits, earlier, keep)
+    state = _write_state(kept, seen, part, earlier, keep)
     return judgement.UnjudgedCounts(**counter.get), state
 
 
-@dataclass(frozen=True)
-class _Earlier:
-    """Timers of earlier parts to judge again: those due, those of them that sleep (both OPEN), and closed ones."""
+class _Earlier(NamedTuple):
+    """Timers of earlier parts to judge again: open ones (OPEN), those of them that sleep, and closed ones."""
 
-    due: DataFrame
+    open: DataFrame
     asleep: DataFrame | None
     closed: DataFrame | None
 
-    @property
-    def open(self) -> DataFrame:
-        return self.due if self.asleep is None else self.due.unionByName(self.asleep)
 
-
-def _concerned(new: Observations, part: Part, limits: AuditLimits, due: DataFrame, keep: Keep) -> _Earlier:
+def _concerned(new: Observations, part: Part, due: DataFrame, keep: Keep) -> _Earlier:
     """Return the timers of earlier parts that are due, or that a new record concerns.
 
     A refused request is in no chain of its id. Therefore the request before it and the one after it are judged too.
@@ -118,7 +113,7 @@ def _concerned(new: Observations, part: Part, limits: AuditLimits, due: DataFram
         known = _union([rows.select("origin") for rows in (due, *asleep, *closed)])
         names = keep(names.join(known, "origin", "left_anti").distinct())
         of_ids = chains.where(F.col("chain").isNotNull())
-        more = part.state.concerned(limits.as_of_ms, names, of_ids, due.select("family"), keep)
+        more = part.state.concerned(part.plan.as_of_ms, names, of_ids, due.select("family"), keep)
         strays = names
         if more is not None:
             asleep.append(keep(more.join(known, "origin", "left_anti") if asleep or closed else more))
@@ -139,7 +134,7 @@ def _concerned(new: Observations, part: Part, limits: AuditLimits, due: DataFram
         if names.isEmpty():
             break
         chains, fresh = again.select(chain_of(F.col("asked")).alias("chain")), []
-    return _Earlier(due, _union(asleep) if asleep else None, _union(closed) if closed else None)
+    return _Earlier(_union([due, *asleep]), _union(asleep) if asleep else None, _union(closed) if closed else None)
 
 
 def _named(new: Observations, part: Part, due: DataFrame) -> DataFrame:
@@ -172,9 +167,7 @@ def chain_of(asked: Column, by: str = "id") -> Column:
 
 def _with_earlier(new: Observations, part: Part, earlier: _Earlier) -> Observations:
     taken, closed = earlier.open, earlier.closed
-    known = taken.select("origin")
-    if closed is not None:
-        known = known.unionByName(closed.select("origin"))
+    known = _union([rows.select("origin") for rows in (taken, closed) if rows is not None])
     has = new.has | part.state.has
 
     def reset(rows: DataFrame) -> DataFrame:
@@ -212,9 +205,7 @@ def write_changed(out: Location, rows: DataFrame, taken: DataFrame | None, plan:
     write_table(still, out, OPEN_VERDICTS, plan.name)
 
 
-def _write_state(
-    kept: DataFrame, seen: Observations, part: Part, limits: AuditLimits, earlier: _Earlier | None, keep: Keep
-) -> OpenTimers:
+def _write_state(kept: DataFrame, seen: Observations, part: Part, earlier: _Earlier | None, keep: Keep) -> OpenTimers:
     """Write what the next parts need of the open timers, and the evidence of closed ones."""
     stays = F.col("open") | F.col("ahead")
     _, partition, offset = coverage.parse_origin()
@@ -225,7 +216,7 @@ def _write_state(
         F.lit(part.plan.number).cast("bigint").alias("part"),
     )
     write_table(closed.sortWithinPartitions("at_partition", "at_offset"), part.state.out, CLOSED, part.plan.name)
-    rows = keep(_open_rows(kept.where(stays), seen, part, limits))
+    rows = keep(_open_rows(kept.where(stays), seen, part))
     counted = {
         "rows": F.count("*"),
         Feature.IDS: F.count_if(F.col("chain").isNotNull() | F.col("asked.of_origin").isNotNull()),
@@ -241,7 +232,7 @@ def _write_state(
         part.state,
         part=part.plan.name,
         number=part.plan.number,
-        as_of_ms=limits.as_of_ms,
+        as_of_ms=part.plan.as_of_ms,
         open=part.state.open - was_open + told["rows"],
         has=part.state.has.union(feature for feature in Feature if told.get(feature)),
     )
@@ -251,10 +242,10 @@ def _write_state(
     return part.state.written(rows, gone, after, told["rows"])
 
 
-def _open_rows(kept: DataFrame, seen: Observations, part: Part, limits: AuditLimits) -> DataFrame:
+def _open_rows(kept: DataFrame, seen: Observations, part: Part) -> DataFrame:
     is_claim = F.coalesce(F.col("kind") == "copy", F.lit(False))
     columns = {
-        "wake_ms": _wake_ms(limits.as_of_ms),
+        "wake_ms": _wake_ms(part.plan.as_of_ms),
         "chain": F.when(~is_claim, chain_of(F.col("asked"))),
         "part": F.lit(part.plan.number).cast("bigint"),
     }
