@@ -134,14 +134,9 @@ def _write_requests(
     elif plan.deleted_before:
         outside &= ~(F.col("requested") & coverage.is_before(arguments.timer_topic, plan.deleted_before))
     outside |= coverage.is_ahead(limits.as_of_ms, limits.skew_ms)
-    marked = outcomes.withColumns(
-        {
-            "outside": outside,
-            "elsewhere": outside & ~F.col("requested"),
-            "hidden": ~outside & judgement.hidden_by_transaction(limits),
-        }
-    )
-    judged, counter = judgement.counted(classify(marked, limits))
+    marks = {"outside": outside, "elsewhere": outside & ~F.col("requested")}
+    marks["hidden"] = ~outside & judgement.hidden_by_transaction(limits)
+    judged, counter = judgement.counted(classify(outcomes.withColumns(marks), limits))
     write_table(judged.where(~F.col("outside")), arguments.out, REQUESTS)
     return judgement.UnjudgedCounts(**counter.get)
 

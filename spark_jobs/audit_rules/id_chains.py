@@ -81,12 +81,8 @@ def link_ids(folded: DataFrame, has: Set[Feature] = EVERY_FEATURE) -> DataFrame:
     found = chained.select("*", follower.alias("follower"), F.lag(me).over(order).alias("previous"))
     # Keep the `next` of an earlier run, unless this run reads the same request again and knows more of it.
     kept = F.col("next").isNotNull() & ~F.col("next.origin").eqNullSafe(F.col("follower.origin"))
-    linked = found.withColumns(
-        {
-            "next": F.when(kept, F.col("next")).otherwise(F.col("follower").dropFields("expected_ms")),
-            "follows": F.coalesce("previous.origin", "follows"),
-        }
-    )
+    follower = F.when(kept, F.col("next")).otherwise(F.col("follower").dropFields("expected_ms"))
+    linked = found.withColumns({"next": follower, "follows": F.coalesce("previous.origin", "follows")})
     return linked.drop("follower", "chain", "at", "is_first", "turn")
 
 

@@ -107,13 +107,10 @@ def _marked(found: DataFrame, seen: Observations) -> DataFrame:
             marked = origins.select("origin", F.lit(True).alias(name))
             found = found.join(marked, "origin", "left").withColumn(name, F.coalesce(name, F.lit(False)))
     place = F.col("topic"), F.col("partition"), F.col("offset")
-    return found.withColumns(
-        {
-            "in_hole": coverage.is_in(seen.holes, *coverage.parse_origin()),
-            "before_hole": coverage.is_before_end(seen.holes, *place),
-            "unread_margin_ms": coverage.unread_margin_ms(seen.since_ms, seen.rejected_since_ms, seen.rejected_gap_ms),
-        }
-    )
+    marks = {"in_hole": coverage.is_in(seen.holes, *coverage.parse_origin())}
+    marks["before_hole"] = coverage.is_before_end(seen.holes, *place)
+    marks["unread_margin_ms"] = coverage.unread_margin_ms(seen.since_ms, seen.rejected_since_ms, seen.rejected_gap_ms)
+    return found.withColumns(marks)
 
 
 # -- the request beside its outcome

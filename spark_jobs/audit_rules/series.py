@@ -125,25 +125,16 @@ def with_endings(folded: DataFrame) -> DataFrame:
 
 def without_facts(found: DataFrame) -> DataFrame:
     """Return `found` with the columns of `judged` for a run without recurring timers."""
-    return found.withColumns(
-        {
-            **{name: F.lit(False) for name in ("bad_rule", "off_rule", "is_over", "has_later")},
-            "next_due_ms": F.lit(None).cast("bigint"),
-        }
-    )
+    flags = dict.fromkeys(("bad_rule", "off_rule", "is_over", "has_later"), F.lit(False))
+    return found.withColumns({**flags, "next_due_ms": F.lit(None).cast("bigint")})
 
 
 def judged(found: DataFrame, skew_ms: int) -> DataFrame:
     """Return `found` (spark_jobs.audit_rules.judgement) with `bad_rule`, `off_rule`, `is_over`, `has_later`, ..."""
     series = Window.partitionBy(F.xxhash64("series"), "series")
-    rows = found.withColumns(
-        {
-            "series": of(F.col("origin")),
-            "number": F.col("asked.occurrence"),
-            "by_rule_ms": F.coalesce("scheduled_ms", "asked.due_ms"),
-            "left_ms": F.coalesce("delivered_ms", "rejected_ms"),
-        }
-    )
+    rows = found.withColumns({"series": of(F.col("origin")), "number": F.col("asked.occurrence")})
+    left_ms = F.coalesce("delivered_ms", "rejected_ms")
+    rows = rows.withColumns({"by_rule_ms": F.coalesce("scheduled_ms", "asked.due_ms"), "left_ms": left_ms})
     passed_ms = F.greatest("by_rule_ms", "due_ms").alias("passed_ms")
     me = F.struct("number", "by_rule_ms", passed_ms, "left_ms", "delivered_ms")
     before = F.lag(me).over(series.orderBy("number"))

@@ -228,14 +228,9 @@ def _write_state(kept: DataFrame, seen: Observations, part: Part, earlier: _Earl
     }
     told = rows.agg(*(count.alias(name) for name, count in counted.items())).collect()[0].asDict()
     was_open = 0 if earlier is None else earlier.open.count()
-    after = replace(
-        part.state,
-        part=part.plan.name,
-        number=part.plan.number,
-        as_of_ms=part.plan.as_of_ms,
-        open=part.state.open - was_open + told["rows"],
-        has=part.state.has.union(feature for feature in Feature if told.get(feature)),
-    )
+    plan, count = part.plan, part.state.open - was_open + told["rows"]
+    has = part.state.has.union(feature for feature in Feature if told.get(feature))
+    after = replace(part.state, part=plan.name, number=plan.number, as_of_ms=plan.as_of_ms, open=count, has=has)
     gone = None
     if earlier is not None and earlier.asleep is not None:
         gone = earlier.asleep.select("origin", "wake_ms", F.lit(part.plan.number).cast("bigint").alias("part"))

@@ -100,14 +100,10 @@ def judge_part(cluster: Cluster, arguments: AuditArguments, plan: PartPlan) -> J
         # A partition that is new to the audit has an empty span in `earlier`.
         new = [span._replace(end=span.start) for span in whole if span[:2] not in reached]
         so_far = intervals(read_to, topic)
-        seen = replace(
-            seen,
-            rejections=keep(seen.rejections),
-            ends=[keep(rows) for rows in seen.ends],
-            deleted_before=[span for span in whole if timers[span.partition].from_log_start],
-            excluded_before=[span for span in whole if not timers[span.partition].from_log_start],
-            holes=holes(so_far),
-        )
+        seen = replace(seen, rejections=keep(seen.rejections), ends=[keep(rows) for rows in seen.ends])
+        deleted = [span for span in whole if timers[span.partition].from_log_start]
+        excluded = [span for span in whole if not timers[span.partition].from_log_start]
+        seen = replace(seen, deleted_before=deleted, excluded_before=excluded, holes=holes(so_far))
         part = Part(plan, state, topic, [*intervals(reached, topic), *new], so_far, changes_only=arguments.stream)
         unjudged, after = incremental.judge(seen, part, arguments.limits(plan.as_of_ms), due, keep)
     remarks = remarks._replace(notes=[*remarks.notes, *unjudged.notes("before the first day")])
