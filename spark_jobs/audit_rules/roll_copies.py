@@ -132,9 +132,8 @@ def _times(moves: DataFrame, by: str) -> DataFrame:
     """Return the distinct times that each id (or origin) was moved to, as `move`."""
     asked = F.col("asked")
     times = moves.where((asked["kind"] == "move") & asked[by].isNotNull())
-    return times.select(
-        F.struct(*(asked[name].alias(name) for name in ("partition", by, "due_ms"))).alias("move")
-    ).distinct()
+    move = F.struct(*(asked[name].alias(name) for name in ("partition", by, "due_ms"))).alias("move")
+    return times.select(move).distinct()
 
 
 def claim_evidence(told: DataFrame) -> DataFrame:

@@ -93,9 +93,8 @@ def is_malformed(headers: Column) -> Column:
         wrong |= c.has(headers, name) & ~F.coalesce(c.decimal(c.value_of(headers, name)) >= least, F.lit(False))
     for name, form in ((names.ZONE, _TEXT), (names.CRON, _TEXT), (names.CRON, _FIVE_FIELDS)):
         wrong |= c.has(headers, name) & ~F.coalesce(_text(headers, name).rlike(form), F.lit(False))
-    wrong |= c.has(headers, names.MISSED_POLICY) & ~F.coalesce(
-        _text(headers, names.MISSED_POLICY).isin(*names.MISSED), F.lit(False)
-    )
+    is_policy = F.coalesce(_text(headers, names.MISSED_POLICY).isin(*names.MISSED), F.lit(False))
+    wrong |= c.has(headers, names.MISSED_POLICY) & ~is_policy
     is_ours = c.has(headers, names.OCCURRENCE) | c.has(headers, names.SCHEDULED_MS)
     return (c.has_any(headers, names.RECURRENCE) & wrong) | is_ours
 

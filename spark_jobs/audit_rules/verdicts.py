@@ -48,13 +48,7 @@ class Rule(NamedTuple):
 
 
 PARSE_CODES = (
-    "bad-header",
-    "missing-time",
-    "ambiguous-time",
-    "missing-topic",
-    "missing-id",
-    "unknown-action",
-    "not-ours",
+    *("bad-header", "missing-time", "ambiguous-time", "missing-topic", "missing-id", "unknown-action", "not-ours"),
 )
 """Codes that follow from the request alone: the audit's own parse decides whether they are right."""
 UNPROVED_CODES = (

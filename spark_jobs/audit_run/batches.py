@@ -165,9 +165,8 @@ def write_minutes(
     else:
         waited = read_table(out, OPEN_VERDICTS, previous).where(F.col("class") == AuditClass.PENDING.value)
         told = rows.join(waited.select("origin", F.lit(True).alias("waited")), "origin", "left")
-        counted = _uncounted_deliveries(told, read_now).unionByName(
-            read_table(out, UNFINISHED_MINUTES, previous)
-        )
+        untold = read_table(out, UNFINISHED_MINUTES, previous)
+        counted = _uncounted_deliveries(told, read_now).unionByName(untold)
     timed = counted.withColumn("minute_ms", interval_start("delivered_ms", MINUTE_MS))
     is_over = F.col("minute_ms") + MINUTE_MS <= over_ms
     write_table(timed.where(~is_over), out, UNFINISHED_MINUTES, part)

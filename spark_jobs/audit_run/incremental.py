@@ -257,15 +257,11 @@ def _open_rows(kept: DataFrame, seen: Observations, part: Part) -> DataFrame:
     cleared = {
         name: F.when(~is_claim, F.col(name)) for name in EVIDENCE.arrow().names if name not in ("origin", "copies")
     }
-    found = joined.withColumns(
-        {
-            **cleared,
-            "claims": F.when(is_claim, F.array("own")).otherwise(F.col("copies")),
-            "family": series.of(F.when(is_claim, F.coalesce("own.origin", "origin")).otherwise(F.col("origin"))),
-            "copies": F.lit(None).cast("bigint"),
-        }
-    )
-    return as_table(found, OPEN)
+    cleared["claims"] = F.when(is_claim, F.array("own")).otherwise(F.col("copies"))
+    cleared["copies"] = F.lit(None).cast("bigint")
+    claimed = F.coalesce("own.origin", "origin")
+    cleared["family"] = series.of(F.when(is_claim, claimed).otherwise(F.col("origin")))
+    return as_table(joined.withColumns(cleared), OPEN)
 
 
 def _wake_ms(as_of_ms: int) -> Column:

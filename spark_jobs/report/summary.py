@@ -137,11 +137,8 @@ class Details:
 
 def latenesses(table: DataFrame) -> DataFrame:
     """Return the rows of LATENESS."""
-    minute = interval_start("delivered_ms", MINUTE_MS)
-    named = table.where("lateness_ms IS NOT NULL").withColumns(
-        {"topic": F.coalesce("target", "delivered_topic"), "minute_ms": minute}
-    )
-    return lateness_counts(named, "topic", "minute_ms")
+    keys = {"topic": F.coalesce("target", "delivered_topic"), "minute_ms": interval_start("delivered_ms", MINUTE_MS)}
+    return lateness_counts(table.where("lateness_ms IS NOT NULL").withColumns(keys), *keys)
 
 
 def topics(table: DataFrame, counts: DataFrame) -> DataFrame:
