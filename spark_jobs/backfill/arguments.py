@@ -8,10 +8,9 @@ from typing import Annotated
 from schemas import resent
 from schemas.profiles import DEFAULT_PROFILES
 from schemas.resent import Job, MarkTopics
-from schemas.tables import REQUESTS
 from spark_jobs.archive import RECORDS
 from spark_jobs.audit_run.arguments import parse_patterns
-from spark_jobs.audit_run.audit_folder import done_parts, kind_of
+from spark_jobs.audit_run.audit_folder import done_parts
 from spark_jobs.audit_run.positions import read_positions
 from spark_jobs.errors import UsageError
 from spark_jobs.platform import files, flags
@@ -66,11 +65,9 @@ class BackfillArguments(JobArguments):
 
     def demand_fitting_folders(self) -> None:
         """Raise UsageError if `audit` or `archive` holds something else. Needs the Spark session."""
-        is_begun = kind_of(self.audit) == "stream" and not done_parts(self.audit)
-        if is_begun or not files.exists(self.audit / REQUESTS.name):
-            raise UsageError(f"--audit {self.audit} holds no audit: give the --out of `timer-bridge audit`")
         if not read_positions(self.audit, next(reversed(done_parts(self.audit)), None)):
-            raise UsageError(f"--audit {self.audit}: its audit has not ended, or is of an older version: run it again")
+            what = "holds no audit of this version that has ended"
+            raise UsageError(f"--audit {self.audit} {what}: give the --out of `timer-bridge audit`, or run it again")
         if self.archive is not None and not files.exists(self.archive / RECORDS):
             raise UsageError(f"--archive {self.archive} holds no archive: give the --out of `timer-bridge archive`")
 
