@@ -129,7 +129,7 @@ def _write_requests(
 ) -> judgement.UnjudgedCounts:
     outside = coverage.is_outside(arguments.timer_topic, plan.asked)
     # A request that retention deleted is outside the log, but its copy was read and stands in for it.
-    if plan.judges_all_read:
+    if plan.deleted_before and [a.end for a in plan.asked] == [r.end for r in plan.read]:  # all that is read is asked
         outside = F.when(~F.col("requested"), outside).otherwise(F.lit(False))  # spares most origins being parsed
     elif plan.deleted_before:
         outside &= ~(F.col("requested") & coverage.is_before(arguments.timer_topic, plan.deleted_before))

@@ -53,11 +53,6 @@ class ReadPlan:
     gaps: Sequence[str] = ()
     """Messages about requests that neither archive nor topic has."""
 
-    @property
-    def judges_all_read(self) -> bool:
-        """True if every request that is read is in the range."""
-        return bool(self.deleted_before) and [a.end for a in self.asked] == [r.end for r in self.read]
-
 
 class ArchivedRange(NamedTuple):
     """Offsets of one partition in an archive: [first, behind). `until`: end of the requested range, None: no end."""

@@ -139,7 +139,4 @@ class SettledTimers:
 
 def _hash(target: str) -> int:
     """Return Java's String.hashCode of a topic's name: targets with the same hash share a backlog."""
-    found = 0
-    for letter in target:
-        found = (31 * found + ord(letter)) & 0xFFFFFFFF
-    return found
+    return reduce(lambda found, letter: (31 * found + ord(letter)) & 0xFFFFFFFF, target, 0)
