@@ -55,13 +55,15 @@ def translated(records: DataFrame, profiles: Sequence[str] = DEFAULT_PROFILES) -
 
 def _translation(record: Column, profiles: Sequence[str]) -> Column:
     """Return the record by the first profile that has a header on it; null if it is native, or none has."""
-    sent = record["headers"]["key"]
-    found = F.when(_any_of(sent, names.CONTROL), F.lit(None).cast(_TRANSLATED_DDL))
-    for name in profiles:
-        found = found.when(_any_of(sent, PROFILES[name].control - PROFILES[name].silent), _by(PROFILES[name], record))
+    sent, theirs = record["headers"]["key"], [PROFILES[name] for name in profiles]
+    is_native = F.arrays_overlap(sent, F.array(*map(F.lit, sorted(names.CONTROL))))
+    found = F.when(is_native, F.lit(None).cast(_TRANSLATED_DDL))
+    for profile in theirs:
+        has_one = F.arrays_overlap(sent, F.array(*map(F.lit, sorted(profile.control - profile.silent))))
+        found = found.when(has_one, _by(profile, record))
     is_bare_null = (F.size(sent) == 0) & record["key"].isNotNull() & record["value"].isNull()
-    for name in [name for name in profiles if PROFILES[name].bare_null_cancels][:1]:
-        found = found.when(is_bare_null, _by(PROFILES[name], record))
+    for profile in [each for each in theirs if each.bare_null_cancels][:1]:
+        found = found.when(is_bare_null, _by(profile, record))
     return found
 
 
@@ -199,10 +201,6 @@ def _instant_ms(text: Column, form: str) -> Column:
     seconds = F.when(part(6) == "-", seconds + zone_s).otherwise(seconds - zone_s)
     ms = seconds * 1000 + F.ceil(F.rpad(part(5), 9, "0").cast("bigint") / 1_000_000)
     return F.when(text.rlike(form) & legal & (ms >= 0), ms)
-
-
-def _any_of(sent: Column, wanted: frozenset[str]) -> Column:
-    return F.arrays_overlap(sent, F.array(*map(F.lit, sorted(wanted))))
 
 
 def _header(name: str, value: Column) -> Column:
