@@ -64,12 +64,7 @@ def position_rows(positions: Positions) -> list[dict[str, object]]:
 
 
 def advanced(
-    reached: Positions,
-    read: Iterable[Span],
-    topic_ids: Mapping[str, str],
-    since_ms: Mapping[Place, int],
-    *,
-    from_log_start: bool,
+    reached: Positions, read: list[Span], ids: Mapping[str, str], since_ms: Mapping[Place, int], *, from_log_start: bool
 ) -> dict[Place, ReadPosition]:
     """Return the positions after these spans were read. `from_log_start`: no record precedes the new ones.
 
@@ -81,7 +76,7 @@ def advanced(
     for topic, partition, start, end in read:
         known = positions.get((topic, partition))
         now = ReadPosition(((start, end),), from_log_start) if known is None else known.extended(start, end)
-        topic_id, since = topic_ids.get(topic, now.topic_id), since_ms.get((topic, partition), 0)
+        topic_id, since = ids.get(topic, now.topic_id), since_ms.get((topic, partition), 0)
         positions[topic, partition] = replace(now, topic_id=topic_id, since_ms=since)
     return positions
 

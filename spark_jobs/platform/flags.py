@@ -19,6 +19,8 @@ from spark_jobs.errors import UsageError
 from spark_jobs.kafka.security import KafkaAccess, read_properties
 from spark_jobs.platform.files import parse_location
 
+Parse: TypeAlias = Callable[[str], object]
+
 
 class Option:
     """The flag of a field, by default `--` and its name.
@@ -28,12 +30,7 @@ class Option:
     """
 
     def __init__(
-        self,
-        flag: str = "",
-        *,
-        parse: Callable[[str], object] | None = None,
-        is_setting: bool = False,
-        **for_argparse: Any,
+        self, flag: str = "", *, parse: Parse | None = None, is_setting: bool = False, **for_argparse: Any
     ) -> None:
         self.flag, self.parse, self.is_setting, self.for_argparse = flag, parse, is_setting, for_argparse
 
