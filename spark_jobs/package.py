@@ -45,9 +45,7 @@ def job(argv: Sequence[str]) -> int:
 
 @command("package")
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m spark_jobs.package", description="Write the jobs for spark-submit."
-    )
+    parser = argparse.ArgumentParser(prog="python -m spark_jobs.package", description="Write jobs for spark-submit.")
     parser.add_argument("folder", type=Path, metavar="DIR")
     folder = parser.parse_args(argv).folder
     make_local_folder(folder)

@@ -93,8 +93,5 @@ def _is_malformed() -> Column:
 def parse_origin() -> tuple[Column, Column, Column]:
     origin = series.of(F.col("origin"))
     partition = F.substring_index(F.substring_index(origin, "/", 2), "/", -1)
-    return (
-        F.substring_index(origin, "/", 1),
-        partition.try_cast("int"),
-        F.substring_index(origin, "/", -1).try_cast("bigint"),
-    )
+    topic, offset = (F.substring_index(origin, "/", at) for at in (1, -1))
+    return topic, partition.try_cast("int"), offset.try_cast("bigint")

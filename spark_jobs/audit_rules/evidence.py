@@ -155,7 +155,7 @@ def deliveries(
     has_origin = c.has(h, names.ORIGIN)
     is_ours = has_origin | c.has(h, names.RELEASED_MS) | c.has(h, names.ROLLS)
     place_name = F.concat(F.lit("?"), F.concat_ws("/", "topic", "partition", "offset"))
-    trace_name = _trace_name(c.trace(h, trace_header))
+    trace_name = F.concat(F.lit(TRACE), F.hex(c.trace(h, trace_header)))
     numbered = series.occurrence_origin(_last_origin(), series.number_of(h))
     origin = F.when(has_origin, numbered).when(is_ours, place_name).otherwise(trace_name)
     ours = records.where(is_ours | c.value_of(h, trace_header).isNotNull() if trace_header else is_ours)
@@ -261,11 +261,7 @@ def traces(asked: DataFrame) -> DataFrame:
     timers = asked.where(F.col("asked.trace").isNotNull() & F.col("asked.kind").isin("schedule", "replace"))
     # Without the id: a trace id is in no chain of ids.
     nameless = F.col("asked").withField("id", F.lit(None).cast("binary"))
-    return to_evidence(timers.select(_trace_name(F.col("asked.trace")).alias("origin"), nameless.alias("asked")))
-
-
-def _trace_name(trace: Column) -> Column:
-    return F.concat(F.lit(TRACE), F.hex(trace))
+    return to_evidence(timers.select(F.concat(F.lit(TRACE), F.hex("asked.trace")).alias("origin"), nameless.alias("asked")))
 
 
 def _without_error_headers(headers: Column) -> Column:

@@ -93,13 +93,6 @@ def build_outcomes(seen: Observations) -> DataFrame:
     has_ids = Feature.IDS in seen.has
     found = _outcomes(link_ids(folded, seen.has) if has_ids else folded.withColumn("previous", F.expr(NO_PREVIOUS)))
     found = series.judged(found, seen.skew_ms) if Feature.SERIES in seen.has else series.without_facts(found)
-    found = _marked(found, seen)
-    if seen.pauses is not None:
-        return found.join(F.broadcast(seen.pauses), "target", "left")
-    return found.withColumns({name: F.lit(None).cast("bigint") for name in ("paused_ms", "resumed_ms")})
-
-
-def _marked(found: DataFrame, seen: Observations) -> DataFrame:
     for name, origins in {"is_undecided": seen.undecided, "is_waived": seen.waived}.items():
         if origins is None:
             found = found.withColumn(name, F.lit(False))
@@ -110,7 +103,10 @@ def _marked(found: DataFrame, seen: Observations) -> DataFrame:
     marks = {"in_hole": coverage.is_in(seen.holes, *coverage.parse_origin())}
     marks["before_hole"] = coverage.is_before_end(seen.holes, *place)
     marks["unread_margin_ms"] = coverage.unread_margin_ms(seen.since_ms, seen.rejected_since_ms, seen.rejected_gap_ms)
-    return found.withColumns(marks)
+    found = found.withColumns(marks)
+    if seen.pauses is not None:
+        return found.join(F.broadcast(seen.pauses), "target", "left")
+    return found.withColumns({name: F.lit(None).cast("bigint") for name in ("paused_ms", "resumed_ms")})
 
 
 # -- the request beside its outcome

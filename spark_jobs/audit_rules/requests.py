@@ -213,11 +213,8 @@ def _malformed() -> Column:
     wrong_header = F.col("bad_schedule") | F.col("bad_rule") | F.col("null_key")
     schedule = F.col("target").isNull() | F.col("due_ms").isNull() | wrong_header | never
     wrong = F.col("doubled") | ~F.col("known_action") | F.col("bad_id") | no_id
-    timer = (
-        (kind == "copy")
-        | wrong
-        | F.when(kind == "move", F.col("due_ms").isNull()).otherwise(kind.isin("schedule", "replace") & schedule)
-    )
+    no_timer = F.when(kind == "move", F.col("due_ms").isNull()).otherwise(kind.isin("schedule", "replace") & schedule)
+    timer = (kind == "copy") | wrong | no_timer
     return F.when(F.col("is_switch"), F.col("doubled") | F.col("target").isNull()).otherwise(timer)
 
 

@@ -133,11 +133,10 @@ def read_requests(spans: Sequence[Span], arguments: AuditArguments, old: DataFra
 def census(
     asked: DataFrame, cluster: Cluster, arguments: AuditArguments
 ) -> tuple[set[str], list[str], frozenset[Feature]]:
-    """Return what rows with `asked` need. The driver gets at most one row per topic of the cluster.
+    """Return the target topics to read, at most 100 that do not exist, and the features of rows with `asked`.
 
-    These are the target topics to read (those that requests name, and those that the timer topic's patterns allow), at
-    most 100 topics that do not exist, and the steps of the audit. The bridge's own topics are never target topics, even
-    if a request names one: no record there is a delivery.
+    The driver gets at most one row per topic of the cluster. The bridge's own topics are never target topics, even if a
+    request names one: no record there is a delivery.
     """
     others = cluster.partitions.keys() - own_topics(arguments)
     exists = F.col("target").isin(*others)
