@@ -261,7 +261,8 @@ def traces(asked: DataFrame) -> DataFrame:
     timers = asked.where(F.col("asked.trace").isNotNull() & F.col("asked.kind").isin("schedule", "replace"))
     # Without the id: a trace id is in no chain of ids.
     nameless = F.col("asked").withField("id", F.lit(None).cast("binary"))
-    return to_evidence(timers.select(F.concat(F.lit(TRACE), F.hex("asked.trace")).alias("origin"), nameless.alias("asked")))
+    origin = F.concat(F.lit(TRACE), F.hex("asked.trace")).alias("origin")
+    return to_evidence(timers.select(origin, nameless.alias("asked")))
 
 
 def _without_error_headers(headers: Column) -> Column:

@@ -184,10 +184,7 @@ class AuditArguments(JobArguments):
 
 
 def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> list[AuditArguments]:
-    """Parse the flags: an audit for each timer topic. Several have a folder and a file of metrics each.
-
-    Raises UsageError, or argparse's SystemExit after --help or a wrong flag.
-    """
+    """Parse the flags: an audit for each timer topic. Several have a folder and a file of metrics each."""
     text = "Prove from Kafka's topics what became of every timer."
     each = flags.JobParser("audit", text, AuditArguments, "--out audit").resolved_each(argv, environment)
     audits = [AuditArguments(**given) for given in each.values()]

@@ -19,10 +19,7 @@ from spark_jobs.platform.tables import read_rows
 
 @dataclass(frozen=True)
 class ReadPosition:
-    """Intervals of offsets that were read of one partition, in order. topic_id None: unknown.
-
-    since_ms: all that it got since then was read.
-    """
+    """Intervals of offsets read of a partition, in order. topic_id None: unknown. since_ms: all since then was read."""
 
     intervals: tuple[tuple[int, int], ...]
     from_log_start: bool

@@ -42,10 +42,7 @@ _REMEDY = (
 
 @dataclass(frozen=True)
 class KafkaAccess:
-    """Raises UsageError for a setting that Java's client lacks.
-
-    kafka: librdkafka's settings. java: properties of Java's client. Both may be secrets.
-    """
+    """Settings of librdkafka (`kafka`) and of Java's client, perhaps secrets. Raises UsageError for what Java lacks."""
 
     bootstrap_servers: str
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -75,10 +75,7 @@ def histogram_svg(bins: Sequence[Bin]) -> str:
 
 
 def lateness_svg(moments: Sequence[Row], at: str, lower: str, title: str) -> str:
-    """Draw percentiles of lateness above the column `lower`, which has the `title`; empty if no time can be drawn.
-
-    at: the column with the time, epoch ms.
-    """
+    """Draw percentiles of lateness by the time `at` (epoch ms) above the column `lower`; empty if none can be drawn."""
     drawn = [m for m in moments if 0 <= m[at] <= _LAST_DATE_MS]
     if not drawn:
         return ""
