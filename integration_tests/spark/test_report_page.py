@@ -76,8 +76,12 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     day = {"delivered": 40_000, "late": 0, "pending": 12}
     trend = [
         Row(
-            **{"day": f"2025-12-{n:02d}", "as_of_ms": AT_MS - (32 - n) * DAY_MS, "requests": 40_000 + n},
-            **{"faults": n % 5 // 4, **day, **late(3, 15 + n, 900 * n)},
+            day=f"2025-12-{n:02d}",
+            as_of_ms=AT_MS - (32 - n) * DAY_MS,
+            requests=40_000 + n,
+            faults=n % 5 // 4,
+            **day,
+            **late(3, 15 + n, 900 * n),
         )
         for n in range(1, 31)
     ]

@@ -217,7 +217,7 @@ def test_the_watermark_makes_missing_what_was_pending_though_nobody_sends(stage:
         out=stage.out / "backfill",
         timer_topic=stage.topics["timer.requests"],
     )
-    assert backfill.missing(spark, asked).count() == 1
+    assert backfill.missing(asked).count() == 1
     stage.play(delivery(missing))
     assert stage.stream() == 0
     assert [row["class"] for row in stage.told()] == ["missing", "delivered"]

@@ -306,4 +306,3 @@ def _is_open() -> Column:
         " OR (pause.answered_ms IS NULL AND pause.ms > settled_ms - tolerance_ms)"
     )
     return F.greatest(*(F.coalesce(why, F.lit(False)) for why in (waits, just_now, untold)))
-

@@ -155,9 +155,7 @@ class Batches:
         return f"{self._arguments.timer_topic}: batch {number}"
 
 
-def write_minutes(
-    out: Location, part: str, previous: str | None, read_now: Sequence[Span], over_ms: int
-) -> None:
+def write_minutes(out: Location, part: str, previous: str | None, read_now: Sequence[Span], over_ms: int) -> None:
     """Write `minutes` and `untold` of a part, from its `requests`. A minute is complete if it ends by `over_ms`."""
     rows = read_table(out, REQUESTS, part)
     if previous is None:

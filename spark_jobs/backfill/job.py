@@ -120,9 +120,7 @@ def _with_reasons(asked: DataFrame, cluster: Cluster, arguments: BackfillArgumen
     return with_reasons(asked, journal, progress)
 
 
-def _bodies(
-    chosen: DataFrame, bounds: Sequence[Row], cluster: Cluster, arguments: BackfillArguments
-) -> DataFrame:
+def _bodies(chosen: DataFrame, bounds: Sequence[Row], cluster: Cluster, arguments: BackfillArguments) -> DataFrame:
     """Return the rows of `chosen` whose request still exists, as BODIES. bounds: their offsets by partition."""
     kept = {span.partition: span for span in cluster.spans([arguments.timer_topic])}
     spans = [kept[row.partition].within(row.low, row.high + 1) for row in bounds]

@@ -132,9 +132,7 @@ def test_a_faulty_report_says_so_first(write_requests: WriteRequests, tmp_path: 
     assert verdict.topics[0].clock == "LogAppendTime"
 
 
-def test_deliveries_out_of_order_are_a_fault(
-    write_requests: WriteRequests, tmp_path: Path
-) -> None:
+def test_deliveries_out_of_order_are_a_fault(write_requests: WriteRequests, tmp_path: Path) -> None:
     table = write_requests("disordered")
     found = out_of_order(table, tolerance_ms=10_000, skew_ms=1_000)
     assert [row.origin for row in found.collect()] == ["timer.requests/0/2"]
@@ -168,9 +166,7 @@ def test_many_refusals_that_only_settings_explain_are_not_clean(write_requests: 
     assert "2 of 11 requests, more than 18 % (--max-refused-percent)" in many.unproved[0]
 
 
-def test_the_report_says_that_there_was_nothing_to_audit(
-    write_requests: WriteRequests, tmp_path: Path
-) -> None:
+def test_the_report_says_that_there_was_nothing_to_audit(write_requests: WriteRequests, tmp_path: Path) -> None:
     write_requests("empty")
     verdict = concluded(tmp_path)
     assert (verdict.exit_code, verdict.headline) == (0, "Nothing to audit: no request")
@@ -179,9 +175,7 @@ def test_the_report_says_that_there_was_nothing_to_audit(
     assert "<svg" not in (tmp_path / "report.html").read_text()
 
 
-def test_the_tables_are_as_they_are_documented(
-    write_requests: WriteRequests, tmp_path: Path
-) -> None:
+def test_the_tables_are_as_they_are_documented(write_requests: WriteRequests, tmp_path: Path) -> None:
     write_requests("without a target")
     concluded(tmp_path)
     for table in (REQUESTS, LATENESS, TOPICS, HOURS):
