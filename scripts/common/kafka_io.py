@@ -127,31 +127,29 @@ class Admin:
 class TimerSender:
     """Sends without waiting; `flush` waits, and raises BridgeError if a record was not acknowledged."""
 
-    def __init__(self, bootstrap_servers: str, **settings: str) -> None:
+    def __init__(self, bootstrap_servers: str) -> None:
         sizes = {"linger.ms": 5, "batch.num.messages": 10_000, "queue.buffering.max.messages": 1_000_000, **QUIET}
-        self.producer = Producer(
-            {"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, **sizes, **settings}
-        )
+        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, **sizes})
         self._failed: object = None
 
-    def send(self, topic: str, request: TimerRequest, partition: int = -1) -> None:
-        """Send to `partition`, or to the key's. Waits while the queue is full."""
+    def send(self, topic: str, request: TimerRequest) -> None:
+        """Send to the key's partition. Waits while the queue is full."""
         key, value, headers = request
         while True:
             try:
-                self.producer.produce(topic, value, key, partition, headers=headers, on_delivery=self._acknowledged)
+                self._producer.produce(topic, value, key, headers=headers, on_delivery=self._acknowledged)
             except BufferError:
-                self.producer.poll(0.1)
+                self._producer.poll(0.1)
             else:
                 return
 
     def serve(self) -> None:
-        self.producer.poll(0)
+        self._producer.poll(0)
         if self._failed is not None:
             raise BridgeError(f"a request could not be sent: {self._failed}")
 
     def flush(self) -> None:
-        left = self.producer.flush(_TIMEOUT_S)
+        left = self._producer.flush(_TIMEOUT_S)
         self.serve()
         if left:
             raise BridgeError(f"{left} requests were not acknowledged within {_TIMEOUT_S:.0f} s")

@@ -49,20 +49,11 @@ def usage(pid: int) -> Usage:
     """Return the usage of a process; all 0 if it has ended."""
     try:
         status = f"/proc/{pid}/status"
-        return Usage(_cpu_s(_stat(pid)), proc_mb(status, "VmHWM:"), proc_mb(status, "VmRSS:"))
+        user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        cpu_s = (int(user) + int(system)) / _TICKS_PER_S
+        return Usage(cpu_s, proc_mb(status, "VmHWM:"), proc_mb(status, "VmRSS:"))
     except OSError:
         return Usage(0.0, 0.0, 0.0)
-
-
-def of_session(session: int) -> dict[int, tuple[float, float]]:
-    """Return CPU seconds, and memory in MB with a share of shared pages, of each process of a session."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended
-            stat = _stat(int(path.name))
-            if int(stat[3]) == session:
-                found[int(path.name)] = _cpu_s(stat), proc_mb(f"{path}/smaps_rollup", "Pss:")
-    return found
 
 
 def workers(pid: int) -> dict[int, int]:
@@ -73,15 +64,6 @@ def workers(pid: int) -> dict[int, int]:
             with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended, or is no worker
                 found[int(Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")[-2])] = int(child)
     return found
-
-
-def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat after the name, from the state on."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-
-
-def _cpu_s(stat: list[str]) -> float:
-    return (int(stat[11]) + int(stat[12])) / _TICKS_PER_S  # utime, stime
 
 
 def start_piped(command: Sequence[str], *, stdin: int = subprocess.DEVNULL, log: Path) -> subprocess.Popen[str]:
