@@ -8,7 +8,6 @@ python -m scripts.chaos.strangers headers-60 moves ...     each attack on a new 
 
 import random
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -43,7 +42,6 @@ TIMERS, EVIL, GOOD, WARM = "timer.requests", "timer.evil", "good", "warm"
 CONFIG = f'[topics."{EVIL}"]\n'
 _AHEAD_MS = 2_000
 _EACH_S = 0.05
-_JOIN_S = 60.0
 
 
 def _received(bootstrap_servers: str, topic: str, count: int, wait_s: float = 120.0) -> list[Delivery]:
@@ -160,24 +158,20 @@ def _too_large(stage: Stage) -> None:
 
 
 def _recreated(stage: Stage) -> None:
-    target, over = f"again-{uuid4().hex[:8]}", threading.Event()
+    """Delete and create the target every half a second."""
+    target = f"again-{uuid4().hex[:8]}"
     client = AdminClient({"bootstrap.servers": stage.servers, **QUIET})
 
-    def recreate() -> None:
-        while not over.is_set():
-            with suppress(KafkaException, BridgeError):
-                stage.admin.create_topics([target], partitions=1, settings={})
-            over.wait(0.5)
-            with suppress(KafkaException):
-                client.delete_topics([target])[target].result(10)
+    def timers() -> Iterator[TimerRequest]:
+        for number in stage.range(2_000):
+            if number % 25 == 0:
+                with suppress(KafkaException):
+                    client.delete_topics([target])[target].result(10)
+                with suppress(BridgeError, KafkaException):
+                    stage.admin.create_topics([target], partitions=1, settings={})
+            yield timer(target, now_ms() + 300, b"%d" % number)
 
-    thread = threading.Thread(target=recreate)
-    thread.start()
-    try:
-        stage.send((timer(target, now_ms() + 300, b"%d" % n) for n in stage.range(2_000)), 50)
-    finally:
-        over.set()
-        thread.join(_JOIN_S)
+    stage.send(timers(), 50)
 
 
 ATTACKS: dict[str, Callable[[Stage], None]] = {

@@ -1,4 +1,4 @@
-"""`make screenshots`: the pictures in docs/img, and all views in .run/screenshots, with the flights of the demo.
+"""`make screenshots`: the pictures in docs/img, with the flights of the demo.
 
 a day of flights in 20 s -> bridge -> audit -> its report -> audit.png
 a day of flights in real time, pending          the page -> page.png, and the next hour in dark mode -> page-dark.png
@@ -24,10 +24,6 @@ from spark_jobs.kafka.security import KafkaAccess
 
 FOLDER = Path(".run/screenshots-demo")
 IMAGES = Path("docs/img")
-ALL_VIEWS = Path(".run/screenshots")
-VIEWS = {"overview": "", "timers": "timers", "outcomes": "outcomes", "rejected": "rejected", "new": "new"}
-LOOKS = {"light": (1280, False), "dark": (1280, True), "phone": (390, False)}
-"""Width in px, and True for dark mode."""
 COLOURS = 64
 """Colours of a PNG: the pages have few, and a palette makes the file a third of the size."""
 
@@ -45,23 +41,19 @@ def screenshots(console: Console) -> int:
             take("audit", (folder / "audit" / "report.html").resolve().as_uri())
             take("page", page)
             take("page-dark", f"{page}?span=hour", is_dark=True)
-            for view, path in VIEWS.items():
-                for look, (width, is_dark) in LOOKS.items():
-                    take(f"{view}-{look}", page + path, is_dark=is_dark, width=width, folder=ALL_VIEWS)
     return 0
 
 
-def take(name: str, address: str, *, is_dark: bool = False, width: int = 1280, folder: Path = IMAGES) -> None:
-    """Write a picture of the address. Raises SettingsError if there is no Chromium."""
+def take(name: str, address: str, *, is_dark: bool = False) -> None:
+    """Write a picture of the address to IMAGES. Raises SettingsError if there is no Chromium."""
     chromium = shutil.which("chromium")
     if chromium is None:
         raise SettingsError("no Chromium: apt-get install chromium")
-    folder.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme="dark" if is_dark else "light")
+        page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="dark" if is_dark else "light")
         page.goto(address)
-        path = folder / f"{name}.png"
+        path = IMAGES / f"{name}.png"
         page.screenshot(path=path)
         Image.open(path).quantize(COLOURS).save(path, optimize=True)
         browser.close()
