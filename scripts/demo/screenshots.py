@@ -18,9 +18,7 @@ from scripts.common import command
 from scripts.common.kafka_io import Admin, now_ms, send_all
 from scripts.common.processes import BridgeProcess
 from scripts.demo.run import DEFAULT_DATE, TIMER_TOPIC, TOPICS, booked, stream
-from spark_jobs.audit import run_audit
-from spark_jobs.audit_run.arguments import AuditArguments
-from spark_jobs.kafka.security import KafkaAccess
+from spark_jobs import audit
 
 FOLDER = Path(".run/screenshots-demo")
 IMAGES = Path("docs/img")
@@ -33,8 +31,9 @@ def screenshots(console: Console) -> int:
         servers, port = kafka.bootstrap_servers, free_port()
         Admin(servers).create_topics(TOPICS, partitions=1)
         with BridgeProcess(folder, servers, ["--page"], http_port=port):
-            stream(servers, TIMER_TOPIC, booked(DEFAULT_DATE, 1, seconds=20), console)
-            run_audit(AuditArguments(access=KafkaAccess(servers), out=folder / "audit"))
+            stream(servers, booked(DEFAULT_DATE, 1, seconds=20), console)
+            if code := audit.main(["--bootstrap-servers", servers, "--out", str(folder / "audit")]):
+                return code
             begin_ms = now_ms() + 600_000
             send_all(servers, TIMER_TOPIC, (each.request(begin_ms) for each in booked(DEFAULT_DATE, 1, seconds=36_000)))
             page = f"http://{HOST}:{port}/"
