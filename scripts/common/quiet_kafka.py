@@ -1,14 +1,13 @@
 """A broker for measurements: its pauses and its disk are not measured."""
 
-import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bridge.dev.embedded_kafka import SHORT_PAUSES, EmbeddedKafka
 
-MEMORY = Path("/dev/shm")  # nosec B108 - what is made in it is TemporaryDirectory's: of its owner alone
+MEMORY = "/dev/shm"  # nosec B108 - what is made in it is TemporaryDirectory's: of its owner alone
 _HEAP_MB = 1024
 
 
@@ -22,12 +21,11 @@ def quiet_kafka(home: Path) -> Iterator[EmbeddedKafka]:
 
 @contextmanager
 def in_memory(folder: Path) -> Iterator[None]:
-    """Keep `folder` in memory inside the `with`, or on the disk if there is no MEMORY; it is deleted afterwards."""
+    """Keep `folder` in memory inside the `with`; it is deleted afterwards."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as ends:
-        if MEMORY.is_dir():
-            folder.symlink_to(ends.enter_context(TemporaryDirectory(prefix="timer-bridge-", dir=MEMORY)))
-            ends.callback(folder.unlink)
-        else:
-            ends.callback(shutil.rmtree, folder, ignore_errors=True)
-        yield
+    with TemporaryDirectory(prefix="timer-bridge-", dir=MEMORY) as memory:
+        folder.symlink_to(memory)
+        try:
+            yield
+        finally:
+            folder.unlink()
