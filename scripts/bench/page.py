@@ -68,7 +68,7 @@ def _all_figures() -> Iterator[Figure]:
     yield Figure("p99_to_plain", "10,000/s", "steady.10000.late.p99_ms", "plain.10000.acknowledged.p99_ms", "<= 2")
     yield Figure("idle_cpu_percent", "% of a core, 16 partitions", "idle.cpu_percent", goal="<= 1")
     yield Figure("ready_after_kill_s", "s, all pending", "pending.ready_after_kill_s", goal="<= 10")
-    among, alone = "pending.burst.cost.cpu_s", "pending.burst_before.cost.cpu_s"
+    among, alone = "pending.burst.cpu_us", "pending.burst_before.cpu_us"
     yield Figure("cost_of_pending", "CPU of a burst among all pending to one among 10,000", among, alone, "<= 1.2")
     yield Figure("pending_rss_mb", "MB, all pending", "pending.rss_mb", goal="<= 300")
     speeds = {"drain": _DRAIN, "rocketmq_drain": f"rocketmq.{_DRAIN}", "intake": "intake.per_s", "steady": _FULL}

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -49,21 +49,6 @@ _LEAST_RATE_MS = 2_000
 """Shorter times show the transactions, not the rate."""
 
 
-class CpuCost(NamedTuple):
-    """CPU of the bridge's process. `transactions`: committed ones."""
-
-    cpu_s: float
-    transactions: float
-
-
-NO_COST = CpuCost(0, 0)
-
-
-def cost_of(bridge: BridgeProcess, since: CpuCost = NO_COST) -> CpuCost:
-    """Return the cost since the bridge's start, or since an earlier one."""
-    return CpuCost(bridge.usage().cpu_s - since.cpu_s, bridge.transactions() - since.transactions)
-
-
 def flat(measured: Measured) -> Flat:
     """Return the numbers by name, with a dot for each level: {"burst.account.lost": 0.0}."""
     found: Flat = {}
@@ -88,13 +73,13 @@ def warm_up(topics: TopicFixture, bridge: BridgeProcess, seconds: float) -> None
 
 def burst(topics: TopicFixture, bridge: BridgeProcess) -> Measured:
     """Measure a burst. No consumer runs meanwhile."""
-    before, count, target = cost_of(bridge), topics.sizes.messages, topics.target("burst")
+    before_s, count, target = bridge.usage().cpu_s, topics.sizes.messages, topics.target("burst")
     due_ms = now_ms() + topics.sizes.head_start_ms
     spans = topics.send_in_time(topics.timers(target, [due_ms] * count), due_ms, bridge)
     topics.await_quiet(target, due_ms, bridge.demand_alive)  # a consumer would take the CPU that is measured
-    cost = cost_of(bridge, before)
+    cpu_s = bridge.usage().cpu_s - before_s
     found = burst_of(topics.receive([target], spans, due_ms, bridge.demand_alive), spans)
-    return found | {"cost": cost, "cpu_us": cost.cpu_s * 1e6 / count}
+    return found | {"cpu_us": cpu_s * 1e6 / count}
 
 
 def burst_of(deliveries: Sequence[Delivery], spans: Sequence[OffsetRange]) -> dict[str, object]:
@@ -120,10 +105,9 @@ def intake(topics: TopicFixture, folder: Path) -> Measured:
     count = 2 * topics.sizes.messages
     spans = topics.send(topics.timers(topics.target("far"), [now_ms() + AN_HOUR_MS] * count))
     with topics.bridge(folder) as bridge:
-        before, begin_s, left = cost_of(bridge), time.perf_counter(), topics.left(spans)
+        begin_s, left = time.perf_counter(), topics.left(spans)
         topics.await_intake(spans, GIVE_UP_S, bridge)
-        per_s = left / (time.perf_counter() - begin_s)
-        return {"per_s": per_s, "cost": cost_of(bridge, before)}
+        return {"per_s": left / (time.perf_counter() - begin_s)}
 
 
 def steady(
@@ -131,17 +115,19 @@ def steady(
 ) -> Measured:
     """Measure a steady load. The sender is a separate process, so that it keeps its rate."""
     targets, begin_ms = targets or [topics.target(f"steady-{per_s}")], now_ms()
-    before, broker_s, begins = cost_of(bridge), topics.broker_cpu_s(), topics.admin.ends(topics.timer_topic)
+    before_s, transactions = bridge.usage().cpu_s, bridge.transactions()
+    broker_s, begins = topics.broker_cpu_s(), topics.admin.ends(topics.timer_topic)
     sender = topics.sender(targets, per_s, seconds, STEADY_DELAY_MS, log := bridge.log_path)
     took_s = sent_in_s(sender, 2 * seconds + 60, log)
     sent_ms, spans = now_ms(), topics.ranges_since(begins)
     topics.await_quiet(targets[0], sent_ms + STEADY_DELAY_MS, bridge.demand_alive)
-    cost, broker_s = cost_of(bridge, before), topics.broker_cpu_s() - broker_s
+    cpu_s, broker_s = bridge.usage().cpu_s - before_s, topics.broker_cpu_s() - broker_s
+    transactions = bridge.transactions() - transactions
     deliveries = topics.receive(targets, spans, sent_ms + STEADY_DELAY_MS, bridge.demand_alive)
     own = [delivery for delivery in deliveries if delivery.due_ms >= begin_ms]  # targets may have been used before
     each_us = 1e6 / sum(map(len, spans))
-    costs = {"cost": cost, "cpu_us": cost.cpu_s * each_us, "broker_us": broker_s * each_us}
-    costs["total_us"] = (cost.cpu_s + broker_s) * each_us
+    costs = {"transactions": transactions, "cpu_us": cpu_s * each_us, "broker_us": broker_s * each_us}
+    costs["total_us"] = (cpu_s + broker_s) * each_us
     return steady_of(took_s, sent_ms, own, spans) | costs
 
 
@@ -175,7 +161,7 @@ def plain(
     """
     targets, partitions = targets or [topics.target(f"plain-{per_s}")], partitions or topics.sizes.partitions
     of, count, broker_s = flat(load), round(per_s * seconds), topics.broker_cpu_s()
-    records, value = max(1, round(of["account.requested"] / max(of["cost.transactions"], 1.0))), topics.body(0)
+    records, value = max(1, round(of["account.requested"] / max(of["transactions"], 1.0))), topics.body(0)
     acknowledged_ms, cpu_s, ends = list[float](), list[float](), list[int]()
     with kafka_errors("plain transactions could not go on"), _plain_senders(topics.servers) as (producers, group):
         begin_ms, begin_s, sent = now_ms(), time.perf_counter(), 0
@@ -226,9 +212,9 @@ def idle(topics: TopicFixture, folder: Path, seconds: float) -> Measured:
     """Measure the CPU of a bridge without timers, as a share of a core in percent."""
     with topics.bridge(folder) as bridge:
         time.sleep(SETTLE_S)
-        before, begin_s = cost_of(bridge), time.perf_counter()
+        before_s, begin_s = bridge.usage().cpu_s, time.perf_counter()
         time.sleep(seconds)
-        return {"cpu_percent": 100 * cost_of(bridge, before).cpu_s / (time.perf_counter() - begin_s)}
+        return {"cpu_percent": 100 * (bridge.usage().cpu_s - before_s) / (time.perf_counter() - begin_s)}
 
 
 def pending(topics: TopicFixture, folder: Path, timers: int, seconds: float, tries: int) -> Sequence[Measured]:
