@@ -14,6 +14,7 @@ of its own, and `with` then stops it. If we are killed, the kernel kills it (Lin
 
 import atexit
 import functools
+import itertools
 import os
 import random
 import re
@@ -22,7 +23,7 @@ import socket
 import subprocess
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -107,7 +108,7 @@ class EmbeddedKafka:
     ) -> None:
         self.folder = folder.resolve()
         self.port = free_port() if port is None else port
-        self._controller_port = free_port(taken={self.port})
+        self._controller_port = free_port()
         self._heap_mb = heap_mb
         self._java_options = java_options
         self._extra = dict(properties or {})
@@ -186,7 +187,7 @@ class EmbeddedKafka:
         if not _bindable(self.port):
             raise BridgeError(f"port {self.port} on {HOST} is in use: stop what listens there, or take another")
         if not _bindable(self._controller_port):
-            self._controller_port = free_port(taken={self.port})
+            self._controller_port = free_port()
 
     def _lock_folder(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -254,10 +255,14 @@ def _run(command: list[str], timeout_s: float | None = None) -> "subprocess.Comp
     )
 
 
-def free_port(*, taken: set[int] | None = None) -> int:
-    """Return a free port; see `PORTS` for why the system does not choose it."""
-    candidates = [port for port in PORTS if port not in (taken or set())]
-    for port in random.SystemRandom().sample(candidates, 200):
+@functools.cache
+def _candidates() -> Iterator[int]:
+    return itertools.cycle(random.SystemRandom().sample(PORTS, len(PORTS)))
+
+
+def free_port() -> int:
+    """Return a free port, another one at each call; see `PORTS` for why the system does not choose it."""
+    for port in itertools.islice(_candidates(), len(PORTS)):
         if _bindable(port):
             return port
     raise BridgeError(f"no free port between {PORTS.start} and {PORTS.stop} on {HOST}")

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
 @pytest.fixture
 def behind() -> Iterator[StartingBroker]:
     front = free_port()
-    behind = free_port(taken={front})
+    behind = free_port()
     with running([broker := StartingBroker(front, behind)]):
         yield broker
 
@@ -28,8 +28,8 @@ def behind() -> Iterator[StartingBroker]:
 @pytest.fixture
 def kafka_behind(behind: StartingBroker, make_kafka: Callable[[dict[str, str]], EmbeddedKafka]) -> EmbeddedKafka:
     """The test's own clients reach the broker directly, the bridge through the proxy."""
-    direct = free_port(taken={behind.port, behind.target_port})
-    controller = free_port(taken={behind.port, behind.target_port, direct})
+    direct = free_port()
+    controller = free_port()
     ports = {"PLAINTEXT": direct, "PROXIED": behind.target_port, "CONTROLLER": controller}
     advertised = {"PLAINTEXT": direct, "PROXIED": behind.port}
     kafka = make_kafka(

@@ -109,9 +109,8 @@ class ThreeBrokers:
         shutil.rmtree(folder, ignore_errors=True)
         self.links: list[list[Proxy]] = [[] for _ in range(links)]
         """For each link, the proxies of the three brokers."""
-        ports = _free_ports()
-        controller_port = next(ports)
-        self.nodes = [self._node(node_id, ports, controller_port) for node_id in (1, 2, 3)]
+        controller_port = free_port()
+        self.nodes = [self._node(node_id, controller_port) for node_id in (1, 2, 3)]
 
     def bootstrap_of(self, link: int) -> str:
         """Return the addresses of all brokers through the proxies of a link."""
@@ -138,11 +137,11 @@ class ThreeBrokers:
     def __exit__(self, *_: object) -> None:
         self._ends.close()
 
-    def _node(self, node_id: int, ports: Iterator[int], controller_port: int) -> EmbeddedKafka:
-        advertised = {"PLAINTEXT": next(ports)}
+    def _node(self, node_id: int, controller_port: int) -> EmbeddedKafka:
+        advertised = {"PLAINTEXT": free_port()}
         bound = advertised | ({"CONTROLLER": controller_port} if node_id == 1 else {})
         for number, proxies in enumerate(self.links):
-            proxies.append(proxy := Proxy(next(ports), next(ports)))
+            proxies.append(proxy := Proxy(free_port(), free_port()))
             bound[f"LINK{number}"], advertised[f"LINK{number}"] = proxy.target_port, proxy.port
         properties = {
             "node.id": str(node_id),
@@ -161,13 +160,6 @@ class ThreeBrokers:
         cluster_id = next(line for line in lines if line.startswith("cluster.id="))
         (data := node.folder / "data").mkdir(parents=True)
         (data / "meta.properties").write_text(f"version=1\n{cluster_id}\nnode.id={self.nodes.index(node) + 1}\n")
-
-
-def _free_ports() -> Iterator[int]:
-    taken = set[int]()
-    while True:
-        taken.add(port := free_port(taken=taken))
-        yield port
 
 
 def _addresses(ports: dict[str, int]) -> str:
