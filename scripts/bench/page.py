@@ -50,7 +50,6 @@ _PENDING = {
     "ready_after_stop_s": "s, all pending",
     "ready_after_loss_s": "s, all pending, without the stores",
     "taken_in_per_s": "msg/s, until all are pending",
-    "look_up_p99_ms": "ms, one of all pending by its id, HTTP",
     "disk_mb": "MB, all pending",
     "rss_empty_mb": "MB, 10,000 pending",
 }

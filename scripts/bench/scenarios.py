@@ -10,7 +10,6 @@ pending   many timers that stay: memory, disk, starts          and what a burst 
 Lateness is by the broker's clock.
 """
 
-import json
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +21,6 @@ from uuid import uuid4
 import numpy as np
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from bridge.errors import BridgeError
 from bridge.kafka.client_config import PRODUCER
 from kafka_timer import headers as names
 from scripts.bench.topic_fixture import AN_HOUR_MS, GIVE_UP_S, TopicFixture, sent_in_s, sleep_until
@@ -39,7 +37,6 @@ STEADY_DELAY_MS = 2_000
 SETTLE_S = 10.0
 """Time from ready to idle."""
 FEW_PENDING = 10_000
-LOOKED_UP = 1_000
 _PLAIN = "plain"
 """Topic in the origins of records that no bridge sends."""
 _SEED = 43
@@ -222,7 +219,7 @@ def pending(topics: TopicFixture, folder: Path, timers: int, seconds: float, tri
 
     Each try has a burst among FEW_PENDING (`burst_before`) and one among all, the first try also the rest. Starts are
     from the launch to the ready line: after SIGTERM, after SIGKILL, without the stores; the instance id stays, so that
-    no start waits for a former session. A look-up is of one timer by its id, with its value, over HTTP.
+    no start waits for a former session.
     """
     rng, begin_ms = np.random.default_rng(_SEED), now_ms() + 2 * AN_HOUR_MS
     after_ms = rng.integers(0, 40 * AN_HOUR_MS, timers)
@@ -234,7 +231,7 @@ def pending(topics: TopicFixture, folder: Path, timers: int, seconds: float, tri
 
     each: list[dict[str, object]] = [{} for _ in range(tries)]
     found = each[0]
-    with topics.bridge(folder, ("--page",)) as bridge:
+    with topics.bridge(folder) as bridge:
         warm_up(topics, bridge, seconds)
         topics.await_intake(topics.send(map(request, range(FEW_PENDING))), GIVE_UP_S, bridge)
         for one in each:
@@ -246,7 +243,6 @@ def pending(topics: TopicFixture, folder: Path, timers: int, seconds: float, tri
         for one in each:
             one["burst"] = burst(topics, bridge)
         found["rss_mb"], found["disk_mb"] = bridge.usage().rss_mb, bridge.disk_mb()
-        found["look_up_p99_ms"] = _look_up_p99_ms(bridge, timers)
         bridge.stop(timeout_s=_START_S)
         found["ready_after_stop_s"] = _start_s(bridge)
         bridge.kill()
@@ -255,18 +251,6 @@ def pending(topics: TopicFixture, folder: Path, timers: int, seconds: float, tri
         shutil.rmtree(bridge.data_dir / topics.timer_topic)
         found["ready_after_loss_s"] = _start_s(bridge)
     return each
-
-
-def _look_up_p99_ms(bridge: BridgeProcess, timers: int) -> float:
-    """Look up timers by id, with bodies, over HTTP, one after another."""
-    took_ms = []
-    for number in range(1, timers, max(2, timers // LOOKED_UP // 2 * 2)):
-        begin_s = time.perf_counter()
-        found = json.loads(bridge.get(f"/api/v1/timer?id=id-{number}&value=true"))
-        took_ms.append((time.perf_counter() - begin_s) * 1000)
-        if len(found["timers"]) != 1:
-            raise BridgeError(f"id-{number} is pending, but the look-up says {found}")
-    return float(np.percentile(took_ms, 99))
 
 
 def _start_s(bridge: BridgeProcess) -> float:

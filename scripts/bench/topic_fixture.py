@@ -79,10 +79,10 @@ class TopicFixture:
         self._suffix = f".{name}" if name else ""
         self.timer_topic, self._group = f"timer.requests{self._suffix}", f"timer-bridge{self._suffix}"
 
-    def bridge(self, folder: Path, arguments: Sequence[str] = ()) -> BridgeProcess:
+    def bridge(self, folder: Path) -> BridgeProcess:
         own = ["--partitions", str(self.sizes.partitions), "--group", self._group]
         own += ["--timer-topic", self.timer_topic, "--journal-topic", f"timer.journal{self._suffix}"]
-        return BridgeProcess(folder, self.servers, [*own, *arguments], http_port=free_port(), command=self._command)
+        return BridgeProcess(folder, self.servers, own, http_port=free_port(), command=self._command)
 
     def broker_cpu_s(self) -> float:
         assert self.kafka.pid is not None
