@@ -1,6 +1,6 @@
 """Build what a release publishes, try it, and say what goes where. `make release` brings what it needs.
 
-python -m scripts.release.build [--out .run/release]
+python -m scripts.release.build
 
     kafka_timer_client-*, kafka_timer_bridge-*   sdists, and wheels that are built from the sdists
     timer-bridge-X.Y.Z.tgz                       the Helm chart
@@ -11,7 +11,6 @@ Each Python on PATH from 3.11 on installs the wheels into an empty environment, 
 hashes. Exit code 1 with the reason if the checkout has changes, or if something cannot be built or installed.
 """
 
-import argparse
 import hashlib
 import shutil
 import subprocess
@@ -22,10 +21,9 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
-from scripts.release import sbom
+from scripts.release.sbom import write_sbom
 
 ROOT = Path(__file__).parents[2]
-OUT = Path(".run/release")
 _PROJECTS = ("kafka_timer", ".")
 _NOT_SOURCE = shutil.ignore_patterns(".*", "dist", "build", "*.egg-info", "__pycache__")
 _BUILD = "import sys; from setuptools import build_meta as by; print(getattr(by, sys.argv[1])(sys.argv[2]))"
@@ -95,12 +93,10 @@ def build_images(out: Path, version: str) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Build what a release publishes, and try it.")
-    parser.add_argument("--out", type=Path, default=OUT, help="the folder, which is emptied [%(default)s]")
-    out: Path = parser.parse_args().out.resolve()
     if changed := run("git", "status", "--porcelain"):
         sys.exit(f"the checkout has changes, and a release is of one commit; commit or stash them:\n{changed}")
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    out = ROOT / ".run" / "release"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     wheels = build_packages(out)
@@ -109,7 +105,7 @@ def main() -> None:
             print(f"{python}: {install(python, wheels, Path(folder, 'environment'))}")
     pack(ROOT / "charts" / "timer-bridge", "timer-bridge", out / f"timer-bridge-{version}.tgz")
     pack(ROOT / ".run" / "site", "site", out / "site.tar.gz")
-    sbom.main(out / "sbom.json")
+    write_sbom(out / "sbom.json")
     has_images = build_images(out, version)
     built = sorted(each for each in out.iterdir() if each.is_file())
     sums = [f"{hashlib.sha256(each.read_bytes()).hexdigest()}  {each.name}\n" for each in built]

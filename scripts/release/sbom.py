@@ -1,7 +1,5 @@
 """A software bill of materials (CycloneDX 1.6, JSON) of what users install: the package, its extra `spark`, and jars.
 
-python -m scripts.release.sbom OUT          `make release` calls it and brings what it needs
-
 Python packages come from this environment (licences, dependencies), limited to run.lock and spark.lock. The jars are
 those that `timer-bridge dev` and the Spark jobs fetch, with the SHA-512 that is checked at each use.
 """
@@ -49,7 +47,7 @@ def components(*lists: JarList) -> list[dict[str, Any]]:
     return made
 
 
-def main(out: Path) -> None:
+def write_sbom(out: Path) -> None:
     from cyclonedx.schema import SchemaVersion
     from cyclonedx.validation.json import JsonStrictValidator
 
@@ -61,8 +59,3 @@ def main(out: Path) -> None:
     if wrong is not None:
         sys.exit(f"{out}: not valid CycloneDX 1.6: {wrong}")
     out.write_text(text)
-    print(out)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
