@@ -386,24 +386,19 @@ class FakeGroup:
 
     def has_change(self, member: str, held: set[TimerPartition]) -> bool:
         """Return True if `serve` would change ownership."""
-        if member not in self.members:
-            return True
-        for partition, wanted_by in self.wanted.items():
-            if partition in held if wanted_by != member else self.owner[partition] is None:
-                return True
-        return False
+        return member not in self.members or any(self._changes(member, held))
 
     def serve(self, member: str, held: set[TimerPartition]) -> tuple[list[TimerPartition], list[TimerPartition]]:
         """Return the partitions that `member` gives up and those that it gets."""
-        revoked = sorted(partition for partition in held if self.wanted[partition] != member)
-        for partition in revoked:
-            self.owner[partition] = None
-        assigned = sorted(s for s in self.wanted if self.wanted[s] == member and self.owner[s] is None)
-        for partition in assigned:
-            self.owner[partition] = member
+        revoked, assigned = self._changes(member, held)
+        self.owner |= dict.fromkeys(revoked) | dict.fromkeys(assigned, member)
         if revoked or assigned:
             self.generation += 1
         return revoked, assigned
+
+    def _changes(self, member: str, held: set[TimerPartition]) -> tuple[list[TimerPartition], list[TimerPartition]]:
+        revoked = sorted(partition for partition in held if self.wanted[partition] != member)
+        return revoked, sorted(s for s in self.wanted if self.wanted[s] == member and self.owner[s] is None)
 
     def accepts(self, group_metadata: object) -> bool:
         """Return True if the coordinator accepts offsets with this group metadata."""

@@ -42,6 +42,7 @@ TIMERS, EVIL, GOOD, WARM = "timer.requests", "timer.evil", "good", "warm"
 CONFIG = f'[topics."{EVIL}"]\n'
 _AHEAD_MS = 2_000
 _EACH_S = 0.05
+_REST_S = 8.0
 
 
 def _received(bootstrap_servers: str, topic: str, count: int, wait_s: float = 120.0) -> list[Delivery]:
@@ -249,14 +250,14 @@ def stage_with_bridge(folder: Path, attack: str) -> Iterator[tuple[Stage, Bridge
             yield stage, bridge
 
 
-def run_attack(stage: Stage, bridge: BridgeProcess, name: str, rest_s: float = 8.0) -> Outcome:
-    """Run one attack beside the neighbour, who begins 2 s before it and ends `rest_s` after it."""
+def run_attack(stage: Stage, bridge: BridgeProcess, name: str) -> Outcome:
+    """Run one attack beside the neighbour, who begins 2 s before it and ends 8 s after it."""
     with Neighbour(stage.servers) as neighbour:
         time.sleep(_AHEAD_MS / 1000)
         began_s = time.monotonic()
         ATTACKS[name](stage)
         seconds = time.monotonic() - began_s
-        time.sleep(rest_s)
+        time.sleep(_REST_S)
     return Outcome(neighbour.sent, *neighbour.deliveries(), bridge.usage().peak_rss_mb, seconds)
 
 
@@ -264,11 +265,10 @@ def main() -> int:
     parser = command.parser(__doc__)
     parser.add_argument("attacks", nargs="*", help=f"all by default: {' '.join(ATTACKS)}")
     parser.add_argument("--folder", type=Path, default=Path(".run/strangers"), help="for logs")
-    parser.add_argument("--rest", type=float, default=8.0, help="seconds after the attack")
     args = parser.parse_args()
     for name in args.attacks or ATTACKS:
         with command.fresh(args.folder) as folder, stage_with_bridge(folder, name) as (stage, bridge):
-            print(name, run_attack(stage, bridge, name, args.rest), flush=True)
+            print(name, run_attack(stage, bridge, name), flush=True)
     return 0
 
 
