@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
-from integration_tests.support.patience import PATIENCE_S
-from scripts.common.kafka_io import BROKER_CLOCK, Admin
+from integration_tests.support.patience import PATIENCE_S, until
+from scripts.common.kafka_io import BROKER_CLOCK, Admin, Receiver
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -50,24 +50,15 @@ def send(broker: "Broker", names: Names, value: bytes | None, *headers: tuple[st
 
 def read(broker: "Broker", topic: str, count: int) -> list[Any]:
     """The first `count` committed records of a topic with one or more partitions."""
-    reader = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap_servers,
-            "group.id": uuid4().hex,
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",
-        }
-    )
-    partitions = reader.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
-    reader.assign([TopicPartition(topic, number, 0) for number in partitions])
     found: list[Any] = []
-    while len(found) < count:
-        message: Any = reader.poll(PATIENCE_S)
-        assert message is not None, f"{len(found)} of {count} records came on {topic}"
-        assert message.error() is None, message.error()
-        found.append(message)
-    reader.close()
-    return found
+
+    def have_come() -> bool:
+        found.extend(reader.messages(0.5))
+        return len(found) >= count
+
+    with Receiver(broker.bootstrap_servers, [topic]) as reader:
+        until(have_come, f"{count} records of {topic}")
+    return found[:count]
 
 
 def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":

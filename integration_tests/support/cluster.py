@@ -1,6 +1,5 @@
 """A test's own access to a broker: topics, requests, and read_committed readers."""
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
@@ -16,13 +15,12 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
-from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from integration_tests.support.patience import PATIENCE_S, until
+from scripts.common.kafka_io import Admin
 
-_LEADERLESS = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART}
 _UNDECIDED_S = PATIENCE_S
 """After a kill, a broker writes the markers of committed transactions some time after its restart."""
 
@@ -30,9 +28,9 @@ _UNDECIDED_S = PATIENCE_S
 class Cluster:
     """A broker that tests share: topics get unique names. `security`: the user, in librdkafka's settings."""
 
-    def __init__(self, bootstrap_servers: str, security: Mapping[str, str] | None = None) -> None:
-        self.bootstrap_servers = bootstrap_servers
-        self._address: dict[str, Any] = {"bootstrap.servers": bootstrap_servers, "log_level": 0, **(security or {})}
+    def __init__(self, bootstrap_servers: str, security: Mapping[str, str] = {}) -> None:
+        self.bootstrap_servers, self._security = bootstrap_servers, security
+        self._address: dict[str, Any] = {"bootstrap.servers": bootstrap_servers, "log_level": 0, **security}
         self.admin: Any = AdminClient(self._address)
         self._producer: Any = Producer({**self._address, "linger.ms": 1, "enable.idempotence": True})
 
@@ -114,7 +112,9 @@ class Cluster:
 
     def read(self, *topics: str) -> list[Any]:
         """Return the committed records up to the present end, after open transactions before it have ended."""
-        ends = {place: end for topic in topics for place, end in self._ends(topic).items() if end > 0}
+        admin, uncommitted = Admin(self.bootstrap_servers, self._security), IsolationLevel.READ_UNCOMMITTED
+        found = {(topic, number): end for topic in topics for number, end in admin.ends(topic, uncommitted).items()}
+        ends = {place: end for place, end in found.items() if end > 0}
         consumer: Any = Consumer(
             {
                 **self._address,
@@ -144,20 +144,3 @@ class Cluster:
 
     def values(self, *topics: str) -> list[bytes | None]:
         return [message.value() for message in self.read(*topics)]
-
-    def _ends(self, topic: str) -> dict[tuple[str, int], int]:
-        """Return the end of each partition. Waits for leaders, which a new topic does not have yet."""
-        end_s = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                return self._ends_now(topic)
-            except KafkaException as wrong:
-                if wrong.args[0].code() not in _LEADERLESS or time.monotonic() > end_s:
-                    raise
-            time.sleep(0.1)
-
-    def _ends_now(self, topic: str) -> dict[tuple[str, int], int]:
-        partitions = self.admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
-        places = {TopicPartition(topic, number): OffsetSpec.latest() for number in partitions}  # type: ignore[no-untyped-call]
-        answers = self.admin.list_offsets(places, isolation_level=IsolationLevel.READ_UNCOMMITTED)
-        return {(place.topic, place.partition): answer.result().offset for place, answer in answers.items()}

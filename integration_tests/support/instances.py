@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
@@ -60,42 +59,27 @@ class RecoveryTimes(NamedTuple):
     offset: int
 
 
-class BridgeInstance:
+class BridgeInstance(BridgeProcess):
     """One data directory and its successive processes. `log`: the log of the current process."""
 
-    def __init__(self, folder: Path, servers: str, arguments: list[str], command: Sequence[str]) -> None:
-        self._folder = folder
-        self._made = partial(BridgeProcess, folder, servers, arguments, command=command)
-        self._process = self._made()
-        self.is_up = False
-        self._log_begins = 0
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+    is_up = False
 
     @property
     def log(self) -> str:
-        return self._process.log_path.read_text()[self._log_begins :]
+        return self.log_path.read_bytes()[self._log_begin :].decode()
 
     def launch(self) -> None:
-        self._process = self._made()
-        path = self._process.log_path
-        self._log_begins = len(path.read_text()) if path.exists() else 0
-        self._process.launch()
+        super().launch()
         self.is_up = True
 
-    def await_ready(self) -> None:
-        self._process.await_ready()
-
-    def stop(self) -> None:
+    def stop(self, *, timeout_s: float = 60.0) -> None:
         if self.is_up:
             self.is_up = False
-            self._process.stop()
+            super().stop(timeout_s=timeout_s)
 
     def kill(self) -> None:
         self.is_up = False
-        self._process.kill()
+        super().kill()
 
     def owned(self) -> set[int]:
         """Return the owned partitions, by the log."""
@@ -111,7 +95,7 @@ class BridgeInstance:
 
     def checkpoints(self) -> list[Checkpoint]:
         """Return the checkpoints that have passed a record of their partition."""
-        written = (path.read_bytes() for path in self._folder.glob("timer-data/*/*/checkpoint"))
+        written = (path.read_bytes() for path in self.data_dir.glob("*/*/checkpoint"))
         found = (Checkpoint.from_bytes(data) for data in written if data)
         return [each for each in found if each is not None and each.progress.next_offset > 0]
 
@@ -146,7 +130,7 @@ class Field:
 
     def launch(self, name: str, arguments: Sequence[str] = ()) -> BridgeInstance:
         of_all = [*self._arguments, *arguments]
-        instance = BridgeInstance(self._folder / name, self.bridge_servers, of_all, self._command)
+        instance = BridgeInstance(self._folder / name, self.bridge_servers, of_all, command=self._command)
         self.instances.append(instance)
         instance.launch()
         return instance

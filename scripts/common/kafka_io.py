@@ -80,8 +80,8 @@ def cancel(id_: bytes) -> TimerRequest:
 class Admin:
     """Admin client. Methods raise BridgeError if the broker does not answer."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
-        self._address: dict[str, Any] = {"bootstrap.servers": bootstrap_servers, **QUIET}
+    def __init__(self, bootstrap_servers: str, security: Mapping[str, str] = {}) -> None:
+        self._address: dict[str, Any] = {"bootstrap.servers": bootstrap_servers, **QUIET, **security}
         self._client = AdminClient(self._address)
         self._consumers: dict[str, Consumer] = {}
 
@@ -93,12 +93,11 @@ class Admin:
             for created in self._client.create_topics(asked, request_timeout=_TIMEOUT_S).values():
                 created.result(_TIMEOUT_S)
 
-    def ends(self, topic: str) -> dict[int, int]:
+    def ends(self, topic: str, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED) -> dict[int, int]:
 
         def look() -> dict[int, int]:
             asked = {place: OffsetSpec.latest() for place in self._partitions(topic)}  # type: ignore[no-untyped-call]
-            stable = IsolationLevel.READ_COMMITTED
-            found = self._client.list_offsets(asked, isolation_level=stable, request_timeout=_TIMEOUT_S)
+            found = self._client.list_offsets(asked, isolation_level=isolation, request_timeout=_TIMEOUT_S)
             return {place.partition: reported(answer.result(_TIMEOUT_S)).offset for place, answer in found.items()}
 
         return _repeated(f"the ends of {topic} could not be read", look)
