@@ -15,7 +15,7 @@ from pathlib import Path
 from shutil import which
 from typing import Any, Self
 
-from bridge.child_process import start_child
+from bridge.child_process import ChildProcess
 from bridge.dev.embedded_kafka import HOST, free_port
 from integration_tests.conftest import ROOT, missing
 from integration_tests.support.patience import PATIENCE_S, until
@@ -47,7 +47,6 @@ class Prometheus:
             "scrape_configs": [{"job_name": "timer-bridge", "static_configs": [{"targets": sorted(targets)}]}],
         }
         self._address = f"{HOST}:{free_port()}"
-        self._process: subprocess.Popen[bytes] | None = None
         self._moment: dict[str, str] = {}
 
     def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
@@ -70,8 +69,9 @@ class Prometheus:
         until(look, f"a moment with {targets} targets")
 
     def ask(self, what: str, **given: str) -> Any:
+        url = f"http://{self._address}/api/v1/{what}?{urllib.parse.urlencode(given)}"
         try:
-            with urllib.request.urlopen(self._url(what, given), timeout=PATIENCE_S) as answer:  # noqa: S310  (our own)
+            with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:  # noqa: S310  (our own)
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as refused:
             raise AssertionError(f"{given}: {refused.read().decode()}") from refused
@@ -81,29 +81,10 @@ class Prometheus:
         config.write_text(json.dumps(self._config))  # JSON is YAML
         command = [tool("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={self._folder / 'tsdb'}"]
         command.append(f"--web.listen-address={self._address}")
-        with (self._folder / "prometheus.log").open("wb") as log:
-            self._process = start_child(command, stdout=log, stderr=log)
-        until(self._is_ready, "a Prometheus that is ready")
+        self._process = ChildProcess(command, self._folder, b"Server is ready to receive web requests")
+        self._process.ready_or_ended.wait(PATIENCE_S)
+        assert self._process.ready, (self._folder / "logs" / "console.log").read_text()[-2000:]
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._process is not None
-        self._process.terminate()
-        try:
-            self._process.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def _is_ready(self) -> bool:
-        assert self._process is not None
-        if self._process.poll() is not None:
-            raise AssertionError((self._folder / "prometheus.log").read_text()[-2000:])
-        try:
-            with urllib.request.urlopen(f"http://{self._address}/-/ready", timeout=5) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
-
-    def _url(self, what: str, given: dict[str, str]) -> str:
-        return f"http://{self._address}/api/v1/{what}?{urllib.parse.urlencode(given)}"
+        self._process.end(PATIENCE_S)

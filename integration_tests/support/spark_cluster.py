@@ -9,15 +9,13 @@ import os
 import subprocess
 import sys
 import sysconfig
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import pyspark
 
-from bridge.child_process import start_child
+from bridge.child_process import ChildProcess
 from bridge.dev.embedded_kafka import HOST, free_port
 from integration_tests.support.patience import PATIENCE_S
 from spark_jobs import package
@@ -38,35 +36,24 @@ class SparkCluster:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._port, self._pages = free_port(), free_port()
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._port, self._processes = free_port(), list[ChildProcess]()
         self.master = f"spark://{HOST}:{self._port}"
 
     def __enter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._write_python()
-        address = ["--host", HOST, "--port", str(self._port), "--webui-port", str(self._pages)]
-        self._start("master", "org.apache.spark.deploy.master.Master", *address)
+        pages = ["--host", HOST, "--webui-port"]
+        address = [*pages, str(free_port()), "--port", str(self._port)]
+        self._start("master", b"I have been elected leader", "org.apache.spark.deploy.master.Master", *address)
         for number in range(WORKERS):
-            size = ["--host", HOST, "--cores", "1", "--memory", "700m", "--webui-port", str(free_port())]
-            place = ["--work-dir", str(self._folder / f"work-{number}")]
-            self._start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *size, *place, self.master)
-        until_s = time.monotonic() + PATIENCE_S
-        while (told := self._log("master").read_text().count("Registering worker")) < WORKERS:
-            assert time.monotonic() < until_s, f"{told} workers after {PATIENCE_S} s: {self._folder}"
-            time.sleep(0.1)
+            size = [*pages, str(free_port()), "--cores", "1", "--memory", "700m"]
+            words = ["org.apache.spark.deploy.worker.Worker", *size, "--work-dir", str(self._folder / f"work-{number}")]
+            self._start(f"worker-{number}", b"Successfully registered with master", *words, self.master)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in reversed(self._processes):
-            process.terminate()
-            try:
-                process.wait(PATIENCE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.end(PATIENCE_S)
 
     def submit(self, *words: str, settings: Sequence[str] = ()) -> "subprocess.CompletedProcess[str]":
         """Run spark-submit with the jobs as `spark_jobs.package` writes them, without our other packages."""
@@ -97,11 +84,10 @@ class SparkCluster:
         wrapper.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec {sys.executable} -S "$@"\n')
         wrapper.chmod(0o755)
 
-    def _start(self, name: str, *words: str) -> None:
-        command = [str(SPARK_HOME / "bin" / "spark-class"), *words]
-        small = {**self.environment, "SPARK_DAEMON_MEMORY": "256m"}
-        with self._log(name).open("wb") as log:
-            self._processes.append(start_child(command, stdout=log, stderr=subprocess.STDOUT, env=small))
-
-    def _log(self, name: str) -> Path:
-        return self._folder / f"{name}.log"
+    def _start(self, name: str, ready_line: bytes, *words: str) -> None:
+        given = [f"{key}={value}" for key, value in (self.environment | {"SPARK_DAEMON_MEMORY": "256m"}).items()]
+        command = ["env", "--ignore-environment", *given, str(SPARK_HOME / "bin" / "spark-class"), *words]
+        process = ChildProcess(command, self._folder / name, ready_line)
+        self._processes.append(process)
+        process.ready_or_ended.wait(PATIENCE_S)
+        assert process.ready, f"{name} did not start: {self._folder / name}"
