@@ -345,6 +345,7 @@ OTHER = "registry.example/other:0.2.0"
 SPREAD = {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"}
 MOUNT = {"name": "jars", "mountPath": "/jars"}
 NETWORK = {"namespaceSelector": {"matchLabels": {"name": "ingress"}}}
+DYNAMIC = "static_membership = false"
 RULE = {"ports": [{"port": 443, "protocol": "TCP"}]}
 NEEDS: dict[str, dict[str, Any]] = {
     "auth.enabled": {"settings": "", "ingress.enabled": False},
@@ -352,87 +353,70 @@ NEEDS: dict[str, dict[str, Any]] = {
     "standby.cpuPercent": {"standby.enabled": True},
 }
 """Other values that have to be given with a value."""
-EFFECTS: dict[str, tuple[Any, *tuple[tuple[str, list[Any], list[Any]], ...]]] = {
-    "image": (OTHER, ("[PS]*.containers.*.image", [LEAST["image"]] * 2, [OTHER] * 2)),
-    "imagePullSecrets": ([{"name": "pull"}], ("*.imagePullSecrets.*.name", [], ["pull"] * 3)),
-    "bootstrapServers": (
-        "a.example:9094,b.example:9096,c.example:9094",
-        ("NetworkPolicy.spec.egress.*.port", [8321, 53, 53, 9092], [8321, 53, 53, 9094, 9096]),
-    ),
-    "replicas": (5, ("StatefulSet.spec.replicas", [2], [5])),
-    "workers": (4, ("StatefulSet.*.env.TIMER_BRIDGE_WORKERS.value", ["1"], ["4"])),
+EFFECTS: dict[str, tuple[Any, dict[str, list[Any]]]] = {
+    "image": (OTHER, {"[PS]*.containers.*.image": [OTHER] * 2}),
+    "imagePullSecrets": ([{"name": "pull"}], {"*.imagePullSecrets.*.name": ["pull"] * 3}),
+    "bootstrapServers": ("a:9094,b:9096,c:9094", {"NetworkPolicy.spec.egress.*.port": [8321, 53, 53, 9094, 9096]}),
+    "replicas": (5, {"StatefulSet.spec.replicas": [5]}),
+    "workers": (4, {"StatefulSet.*.env.TIMER_BRIDGE_WORKERS.value": ["4"]}),
     "settings": (
-        "page = true\nstatic_membership = false",
-        ("ConfigMap.data.bridge.toml", ["page = true\n"], ["page = true\nstatic_membership = false\n"]),
-        ("StatefulSet.*.env.*_INSTANCE_ID.name", ["TIMER_BRIDGE_KAFKA_GROUP_INSTANCE_ID"], []),
+        f"page = true\n{DYNAMIC}",
+        {"ConfigMap.data.bridge.toml": [f"page = true\n{DYNAMIC}\n"], "StatefulSet.*.env.*_INSTANCE_ID.name": []},
     ),
-    "standby.enabled": (True, ("StatefulSet.*.env.TIMER_BRIDGE_STANDBY.value", [], ["true"])),
-    "standby.cpuPercent": (50, ("StatefulSet.*.env.TIMER_BRIDGE_STANDBY_CPU_PERCENT.value", [], ["50"])),
-    "kafkaSecret": ("", ("*.volumes.kafka.secret.secretName", ["login"] * 3, [])),
-    "auth.enabled": (
-        False,
-        ("StatefulSet.*.env.TIMER_BRIDGE_PAGE_SECRET.value", ["/etc/timer-bridge/tokens/page-secret"], []),
-    ),
-    "auth.secret": ("mine", ("*.volumes.tokens.secret.secretName", ["tokens"], ["mine"])),
+    "standby.enabled": (True, {"StatefulSet.*.env.TIMER_BRIDGE_STANDBY.value": ["true"]}),
+    "standby.cpuPercent": (50, {"StatefulSet.*.env.TIMER_BRIDGE_STANDBY_CPU_PERCENT.value": ["50"]}),
+    "kafkaSecret": ("", {"*.volumes.kafka.secret.secretName": []}),
+    "auth.enabled": (False, {"StatefulSet.*.env.TIMER_BRIDGE_PAGE_SECRET.value": []}),
+    "auth.secret": ("mine", {"*.volumes.tokens.secret.secretName": ["mine"]}),
     "resources": (
         {"limits": {"memory": "2Gi"}},
-        ("StatefulSet.spec.template.*.resources.limits.*", ["1024Mi"], ["2Gi"]),
-        ("StatefulSet.spec.template.*.resources.requests.*", ["1", "512Mi"], ["1", "512Mi"]),
+        {
+            "StatefulSet.spec.template.*.resources.limits.*": ["2Gi"],
+            "StatefulSet.spec.template.*.resources.requests.*": ["1", "512Mi"],
+        },
     ),
-    "storage.size": ("1Ti", ("StatefulSet.spec.volumeClaimTemplates.*.storage", ["16Gi"], ["1Ti"])),
-    "storage.className": ("slow", ("StatefulSet.*.storageClassName", ["fast"], ["slow"])),
-    "extraEnv": ([{"name": "A", "value": "b"}], ("*.env.A.value", [], ["b"] * 3)),
-    "extraVolumes": ([{"name": "jars", "emptyDir": {}}], ("*.volumes.jars.name", [], ["jars"] * 3)),
-    "extraVolumeMounts": ([MOUNT], ("*.volumeMounts.jars.mountPath", [], ["/jars"] * 3)),
-    "podAnnotations": ({"mesh.example/inject": "true"}, ("*.annotations.mesh.example/inject", [], ["true"] * 3)),
-    "podLabels": ({"team": "a"}, ("*.labels.team", [], ["a"] * 3)),
-    "pod": ({"nodeSelector": {"disk": "hdd"}}, ("*.nodeSelector.disk", ["ssd"] * 3, ["hdd"] * 3)),
-    "topologySpreadConstraints": (
-        [SPREAD],
-        ("*.topologySpreadConstraints.*.topologyKey", ["kubernetes.io/hostname"], ["topology.kubernetes.io/zone"]),
-    ),
-    "serviceAccount.create": (
-        False,
-        ("*.serviceAccountName", ["timers"] * 3, []),
-        ("ServiceAccount.kind", ["ServiceAccount"], []),
-    ),
-    "serviceAccount.name": (
-        "mine",
-        ("*.serviceAccountName", ["timers"] * 3, ["mine"] * 3),
-        ("ServiceAccount.kind", ["ServiceAccount"], []),
-    ),
-    "serviceAccount.annotations": (
-        {"cloud.example/role": "other"},
-        ("ServiceAccount.metadata.annotations.*", ["timers"], ["other"]),
-    ),
-    "service.type": ("NodePort", ("Service*.spec.type", ["LoadBalancer"], ["NodePort"])),
-    "service.annotations": ({"lb.example/in": "true"}, ("Service/page.metadata.annotations.*", [], ["true"])),
-    "ingress.enabled": (False, ("Ingress/page.kind", ["Ingress"], [])),
-    "ingress.className": ("nginx", ("Ingress/page.spec.ingressClassName", [], ["nginx"])),
+    "storage.size": ("1Ti", {"StatefulSet.spec.volumeClaimTemplates.*.storage": ["1Ti"]}),
+    "storage.className": ("slow", {"StatefulSet.*.storageClassName": ["slow"]}),
+    "extraEnv": ([{"name": "A", "value": "b"}], {"*.env.A.value": ["b"] * 3}),
+    "extraVolumes": ([{"name": "jars", "emptyDir": {}}], {"*.volumes.jars.name": ["jars"] * 3}),
+    "extraVolumeMounts": ([MOUNT], {"*.volumeMounts.jars.mountPath": ["/jars"] * 3}),
+    "podAnnotations": ({"mesh.example/inject": "true"}, {"*.annotations.mesh.example/inject": ["true"] * 3}),
+    "podLabels": ({"team": "a"}, {"*.labels.team": ["a"] * 3}),
+    "pod": ({"nodeSelector": {"disk": "hdd"}}, {"*.nodeSelector.disk": ["hdd"] * 3}),
+    "topologySpreadConstraints": ([SPREAD], {"*.topologySpreadConstraints.*.topologyKey": [SPREAD["topologyKey"]]}),
+    "serviceAccount.create": (False, {"*.serviceAccountName": [], "ServiceAccount.kind": []}),
+    "serviceAccount.name": ("mine", {"*.serviceAccountName": ["mine"] * 3, "ServiceAccount.kind": []}),
+    "serviceAccount.annotations": ({"a.example/b": "other"}, {"ServiceAccount.metadata.annotations.*": ["other"]}),
+    "service.type": ("NodePort", {"Service*.spec.type": ["NodePort"]}),
+    "service.annotations": ({"lb.example/in": "true"}, {"Service/page.metadata.annotations.*": ["true"]}),
+    "ingress.enabled": (False, {"Ingress/page.kind": []}),
+    "ingress.className": ("nginx", {"Ingress/page.spec.ingressClassName": ["nginx"]}),
     "ingress.host": (
-        "other.example",
-        ("Ingress/page.spec.rules.*.host", ["timers.example"], ["other.example"]),
-        ("StatefulSet.*.env.TIMER_BRIDGE_HTTP_HOSTS.value", ["timers.example"], ["other.example"]),
+        "b.example",
+        {
+            "Ingress/page.spec.rules.*.host": ["b.example"],
+            "StatefulSet.*.env.TIMER_BRIDGE_HTTP_HOSTS.value": ["b.example"],
+        },
     ),
-    "ingress.annotations": ({"nginx.example/a": "b"}, ("Ingress/page.metadata.annotations.*", [], ["b"])),
-    "ingress.tls": ([{"secretName": "other"}], ("Ingress/page.spec.tls.*.secretName", ["cert"], ["other"])),
-    "networkPolicy.enabled": (False, ("NetworkPolicy.kind", ["NetworkPolicy"], [])),
-    "networkPolicy.ingressFrom": ([NETWORK], ("NetworkPolicy.*.namespaceSelector.*", ["monitoring"], ["ingress"])),
-    "networkPolicy.egress": ([RULE], ("NetworkPolicy.spec.egress.*.port", [8321, 53, 53, 9092], [8321, 443])),
-    "monitoring.serviceMonitor": (False, ("ServiceMonitor.kind", ["ServiceMonitor"], [])),
-    "monitoring.prometheusRule": (False, ("PrometheusRule.kind", ["PrometheusRule"], [])),
-    "monitoring.labels": ({"release": "other"}, ("*.labels.release", ["prometheus"] * 2, ["other"] * 2)),
-    "monitoring.dashboards": (False, ("ConfigMap/dashboards.*.grafana_dashboard", ["1"], [])),
-    "monitoring.dashboardLabels": ({"boards": "yes"}, ("ConfigMap/dashboards.*.labels.boards", [], ["yes"])),
-    "audit.enabled": (False, ("*/audit.kind", ["PersistentVolumeClaim", "CronJob"], [])),
-    "audit.image": (OTHER, ("CronJob/audit.*.image", [ALL["audit"]["image"]], [OTHER])),
-    "audit.schedule": ("0 3 * * *", ("CronJob/audit.spec.schedule", ["17 * * * *"], ["0 3 * * *"])),
-    "audit.arguments": (["--jars", "/jars"], ("CronJob/audit.*.args.[456789]", [], ["--jars", "/jars"])),
-    "audit.resources": ({"limits": {"memory": "8Gi"}}, ("CronJob/audit.*.limits.memory", ["3Gi"], ["8Gi"])),
-    "audit.storage.size": ("1Ti", ("PersistentVolumeClaim/audit.*.storage", ["8Gi"], ["1Ti"])),
-    "audit.storage.className": ("fast", ("PersistentVolumeClaim/audit.*.storageClassName", [], ["fast"])),
+    "ingress.annotations": ({"nginx.example/a": "b"}, {"Ingress/page.metadata.annotations.*": ["b"]}),
+    "ingress.tls": ([{"secretName": "other"}], {"Ingress/page.spec.tls.*.secretName": ["other"]}),
+    "networkPolicy.enabled": (False, {"NetworkPolicy.kind": []}),
+    "networkPolicy.ingressFrom": ([NETWORK], {"NetworkPolicy.*.namespaceSelector.*": ["ingress"]}),
+    "networkPolicy.egress": ([RULE], {"NetworkPolicy.spec.egress.*.port": [8321, 443]}),
+    "monitoring.serviceMonitor": (False, {"ServiceMonitor.kind": []}),
+    "monitoring.prometheusRule": (False, {"PrometheusRule.kind": []}),
+    "monitoring.labels": ({"release": "other"}, {"*.labels.release": ["other"] * 2}),
+    "monitoring.dashboards": (False, {"ConfigMap/dashboards.*.grafana_dashboard": []}),
+    "monitoring.dashboardLabels": ({"boards": "yes"}, {"ConfigMap/dashboards.*.labels.boards": ["yes"]}),
+    "audit.enabled": (False, {"*/audit.kind": []}),
+    "audit.image": (OTHER, {"CronJob/audit.*.image": [OTHER]}),
+    "audit.schedule": ("0 3 * * *", {"CronJob/audit.spec.schedule": ["0 3 * * *"]}),
+    "audit.arguments": (["--jars", "/jars"], {"CronJob/audit.*.args.[456789]": ["--jars", "/jars"]}),
+    "audit.resources": ({"limits": {"memory": "8Gi"}}, {"CronJob/audit.*.limits.memory": ["8Gi"]}),
+    "audit.storage.size": ("1Ti", {"PersistentVolumeClaim/audit.*.storage": ["1Ti"]}),
+    "audit.storage.className": ("fast", {"PersistentVolumeClaim/audit.*.storageClassName": ["fast"]}),
 }
-"""By documented value: another value than in ALL, and what it changes: fields of objects, with ALL and then."""
+"""By documented value: another value than in ALL, and the fields of objects that it then leads to."""
 
 
 def fields(each: Any, place: str = "") -> Iterator[tuple[str, Any]]:
@@ -464,10 +448,10 @@ def test_every_documented_value_is_rendered_below() -> None:
 
 @pytest.mark.parametrize("name", EFFECTS)
 def test_a_value_changes_what_it_says(everything: dict[str, Any], name: str) -> None:
-    value, *effects = EFFECTS[name]
+    value, wanted = EFFECTS[name]
     objects = render(changed({name: value} | NEEDS.get(name, {}), ALL))
-    for pattern, before, after in effects:
-        assert (found_at(pattern, everything), found_at(pattern, objects)) == (before, after), pattern
+    assert {pattern: found_at(pattern, objects) for pattern in wanted} == wanted
+    assert {pattern: found_at(pattern, everything) for pattern in wanted} != wanted
 
 
 def test_the_readme_is_made_from_the_values() -> None:
