@@ -29,7 +29,6 @@ from kafka_timer.origin import TimerPartition
 from schemas.rules import Rules
 from timer.disk import ReadOnlyDisk, RealDisk
 from timer.format.checkpoint import NAME, Checkpoint
-from timer.stopped_store import verify
 from timer.wheel import shutdown_snapshot as resume
 
 pytestmark = pytest.mark.timeout(60)  # a bridge that takes its store for damaged may turn forever, as no time passes
@@ -222,13 +221,6 @@ def test_a_cancel_after_the_upgrade_finds_its_timer(end: str, left: Path, tmp_pa
 
 
 # -- the fixtures
-
-
-@pytest.mark.parametrize("timer_partition", [PARTITION, OTHER])
-@pytest.mark.parametrize("end", ["closed", "killed"])
-def test_the_directories_are_sound_stores(end: str, timer_partition: TimerPartition, played: Path) -> None:
-    seen = verify(ReadOnlyDisk(played / end / str(timer_partition)))
-    assert (seen.fault, seen.closed) == (None, end == "closed")
 
 
 def checkpoint_of(folder: Path) -> Checkpoint:
