@@ -15,7 +15,7 @@ from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.testing import FakeInstance
 from bridge.testing.fake_kafka import Entry, FakeGroup, FakeKafka, FakeTransaction, Timeline
 from bridge.testing.timer_world import TIMERS
-from integration_tests.golden.records import lines, objects, raw, text
+from integration_tests.golden.records import contents, lines, objects, raw
 from kafka_timer.control import DEFAULT_TOPIC as CONTROL_TOPIC
 from kafka_timer.control import Paused, control_record
 from kafka_timer.headers import Headers
@@ -66,29 +66,15 @@ class Life:
     def run_until(self, at_ms: int) -> None:
         self.bridge.run(START_MS + at_ms - self.kafka.timeline.now_ms)
 
-    def ask(
-        self,
-        name: str | None,
-        *headers: tuple[str, str],
-        key: str | None = None,
-        timer_partition: TimerPartition = PARTITION,
-    ) -> Entry:
-        value = None if name is None else name.encode()
+    def ask(self, name: str | None, *headers: tuple[str, str], key: str | None = None, partition: int = 0) -> Entry:
         encoded: Headers = [(header, text.encode()) for header, text in headers]
-        asked_key = None if key is None else key.encode()
-        return self.kafka.produce(TIMERS, value, key=asked_key, headers=encoded, partition=timer_partition.partition)
+        return self.kafka.produce(TIMERS, raw(name), key=raw(key), headers=encoded, partition=partition)
 
     def send(
-        self,
-        name: str,
-        due_ms: int,
-        *more: tuple[str, str],
-        id_: str | None = None,
-        target: str = "orders",
-        timer_partition: TimerPartition = PARTITION,
+        self, name: str, due_ms: int, *more: tuple[str, str], id_: str = "", target: str = "orders", partition: int = 0
     ) -> None:
         headers = [("timer-topic", target), ("timer-deliver-ms", f"{START_MS + due_ms}"), *more]
-        self.ask(name, *headers, *([("timer-id", id_)] if id_ else []), timer_partition=timer_partition)
+        self.ask(name, *headers, *([("timer-id", id_)] if id_ else []), partition=partition)
 
     def cancel(self, id_: str) -> None:
         self.ask(None, ("timer-action", "cancel"), ("timer-id", id_))
@@ -98,9 +84,7 @@ class Life:
 
     def undecodable(self) -> None:
         """Send a record that no client can decode, and skip it."""
-        self.kafka.skip(
-            PARTITION, self.kafka.produce(TIMERS, None, partition=PARTITION.partition, is_undecodable=True).offset
-        )
+        self.kafka.skip(PARTITION, self.kafka.produce(TIMERS, None, partition=0, is_undecodable=True).offset)
 
     def pause(self, target: str, *, on: bool) -> None:
         key, value = control_record(Paused(TIMERS, target), on=on)
@@ -155,8 +139,8 @@ def _begin(life: Life) -> None:
     life.ask("rocketmq", ("REAL_TOPIC", "orders"), ("TIMER_DELIVER_MS", f"{START_MS + 33_000}"), ("UNIQ_KEY", "r"))
     life.ask(None, ("timer-topic", "orders"), ("timer-deliver-ms", f"{START_MS + 13_100}"), key="tombstone")
     for number in range(4):
-        life.send(f"other {number}", 11_000 + 2_000 * number, timer_partition=OTHER)
-    life.send("other far", 40_000, id_="other far", timer_partition=OTHER)
+        life.send(f"other {number}", 11_000 + 2_000 * number, partition=1)
+    life.send("other far", 40_000, id_="other far", partition=1)
 
 
 def _change(life: Life) -> None:
@@ -220,12 +204,9 @@ def _dump(kafka: FakeKafka) -> bytes:
     return lines([head, *({"topic": log.topic, "partition": log.number, **_told(entry)} for log, entry in records)])
 
 
-def _told(entry: Entry) -> dict[str, Any]:
-    told: dict[str, Any] = {"offset": entry.offset, "append_ms": entry.append_ms, "timestamp_ms": entry.timestamp_ms}
-    if entry.is_undecodable:
-        return told | {"undecodable": True}
-    headers = [[name, text(value)] for name, value in entry.headers]
-    return told | {"key": text(entry.key), "value": text(entry.value), "headers": headers}
+def _told(entry: Entry) -> dict[str, object]:
+    told: dict[str, object] = {"offset": entry.offset, "append_ms": entry.append_ms, "timestamp_ms": entry.timestamp_ms}
+    return told | ({"undecodable": True} if entry.is_undecodable else contents(entry))
 
 
 def _data(folder: str, bridge: FakeInstance) -> dict[str, bytes]:

@@ -9,6 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from bridge.ports import Outgoing
+from bridge.testing import Entry
 
 
 def text(raw: bytes | None) -> str | None:
@@ -30,13 +31,13 @@ def objects(data: bytes) -> list[Any]:
 
 
 def lines_of(records: Iterable[Outgoing]) -> bytes:
-    return lines(_object(record) for record in records)
+    names = [each.name for each in fields(Outgoing)]
+    return lines({name: getattr(record, name) for name in names} | contents(record) for record in records)
 
 
-def _object(record: Outgoing) -> dict[str, object]:
-    own = {each.name: getattr(record, each.name) for each in fields(Outgoing)}
-    own |= {"key": text(record.key), "value": text(record.value)}
-    return own | {"headers": [[name, text(value)] for name, value in record.headers]}
+def contents(record: Outgoing | Entry) -> dict[str, object]:
+    headers = [[name, text(value)] for name, value in record.headers]
+    return {"key": text(record.key), "value": text(record.value), "headers": headers}
 
 
 def records_in(data: bytes) -> list[Outgoing]:

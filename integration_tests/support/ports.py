@@ -122,14 +122,9 @@ def group_metadata_of(world: World) -> object:
 
 
 def publish(sink: ConfluentSink, transaction: Transaction) -> None:
-    """Submit until it is committed, as a turn does."""
-    for tries in range(20):
-        match sink.submit(replace(transaction, tries=tries)).wait():
-            case Committed():
-                return
-            case Aborted(refused):
-                assert refused == {}
-    raise AssertionError("never committed")
+    """Submit until it is committed, as a turn does. No record may be refused."""
+    codes, _ = publish_without_refused(sink, transaction)
+    assert codes == {}
 
 
 def publish_without_refused(sink: ConfluentSink, transaction: Transaction) -> tuple[dict[int, str], int]:
