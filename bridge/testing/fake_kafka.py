@@ -11,10 +11,6 @@ It behaves like Kafka in all that the bridge relies on:
 5. A commit is answered before its markers are written: some partitions show it later (`marker_lag_ms`).
 6. A producer that starts with a transactional.id ends the open transaction of the last one; so does the timeout.
 7. A request of a dead client to the coordinator may still arrive.
-
-    kafka = FakeKafka(Timeline()); kafka.create("timer.requests", partitions=2); kafka.create("orders")
-    kafka.produce("timer.requests", b"hello", headers=[("timer-topic", b"orders"), ("timer-delay-ms", b"500")])
-    kafka.read("orders")            what a read_committed consumer sees now
 """
 
 import itertools

@@ -8,26 +8,17 @@ import sys
 import time
 from collections.abc import Sequence
 
-from scripts.common.kafka_io import TimerSender, timer
-
-_STEP_S = 0.002
+from scripts.common.kafka_io import TimerSender, now_ms, timer
 
 
 def main(words: Sequence[str]) -> None:
-    servers, topic, targets, per_s, seconds, delay_ms, body_bytes = words
-    sender, names, body = TimerSender(servers), targets.split(","), b"." * int(body_bytes)
-    begin_s, sent, count = time.perf_counter(), 0, round(int(per_s) * float(seconds))
-    while sent < count:
-        due_now = min(count, int((time.perf_counter() - begin_s) * int(per_s)) + 1)
-        due_ms = time.time_ns() // 1_000_000 + int(delay_ms)
-        for _ in range(min(due_now - sent, 200)):
-            key = b"%d" % sent if len(names) > 1 else None
-            sender.send(topic, timer(names[sent % len(names)], due_ms, body, key))
-            sent += 1
-        sender.serve()
-        if sent >= due_now:
-            time.sleep(_STEP_S)
-    sender.flush()
+    servers, topic, targets, per_s, seconds, delay, body_bytes = words
+    names, delay_ms, body = targets.split(","), int(delay), b"." * int(body_bytes)
+    numbers = range(round(int(per_s) * float(seconds)))
+    keys = (b"%d" % number if len(names) > 1 else None for number in numbers)
+    timers = (timer(names[n % len(names)], now_ms() + delay_ms, body, key) for n, key in zip(numbers, keys, strict=True))
+    begin_s = time.perf_counter()
+    TimerSender(servers).send_all(topic, timers, int(per_s))
     print(time.perf_counter() - begin_s)
 
 

@@ -41,7 +41,6 @@ from scripts.common.quiet_kafka import quiet_kafka
 TIMERS, EVIL, GOOD, WARM = "timer.requests", "timer.evil", "good", "warm"
 CONFIG = f'[topics."{EVIL}"]\n'
 _AHEAD_MS = 2_000
-_EACH_S = 0.05
 _REST_S = 8.0
 
 
@@ -63,12 +62,12 @@ class Neighbour(Background):
         self.sent = 0
 
     def _run(self) -> None:
-        sender = TimerSender(self._servers)
-        while not self._over.wait(_EACH_S):
-            sender.send(TIMERS, timer(GOOD, now_ms() + _AHEAD_MS, b"%d" % self.sent))
+        TimerSender(self._servers).send_all(TIMERS, self._timers(), per_s=20)
+
+    def _timers(self) -> Iterator[TimerRequest]:
+        while not self._over.is_set():
+            yield timer(GOOD, now_ms() + _AHEAD_MS, b"%d" % self.sent)
             self.sent += 1
-            sender.serve()
-        sender.flush()
 
     def deliveries(self, wait_s: float = 120.0) -> tuple[int, int, Lateness]:
         """Wait for all. Return how many were delivered, how many of them twice, and their lateness."""
@@ -88,15 +87,7 @@ class Stage(NamedTuple):
         return range(max(1, int(count * self.share)))
 
     def send(self, requests: Iterator[TimerRequest], per_s: float = 0.0, topic: str = EVIL) -> None:
-        """Send as fast as possible, or `per_s` a second."""
-        began_s = time.monotonic()
-        for count, request in enumerate(requests):
-            while per_s and count > (time.monotonic() - began_s) * per_s:
-                time.sleep(0.005)
-            self.sender.send(topic, request)
-            if count % 100 == 0:
-                self.sender.serve()
-        self.sender.flush()
+        self.sender.send_all(topic, requests, per_s)
 
     def topic(self, **settings: str) -> str:
         name = f"hostile-{uuid4().hex[:8]}"

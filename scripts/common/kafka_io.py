@@ -142,6 +142,18 @@ class TimerSender:
             else:
                 return
 
+    def send_all(self, topic: str, requests: Iterable[TimerRequest], per_s: float = 0) -> None:
+        """Send all and wait for them. per_s: the pace; without one or behind it, as fast as possible."""
+        begin_s = time.monotonic()
+        for count, request in enumerate(requests):
+            if per_s and (early_s := begin_s + count / per_s - time.monotonic()) > 0:
+                self.serve()
+                time.sleep(max(early_s, 0.002))
+            self.send(topic, request)
+            if count % 200 == 0:
+                self.serve()
+        self.flush()
+
     def serve(self) -> None:
         self._producer.poll(0)
         if self._failed is not None:
@@ -162,12 +174,7 @@ def send_all(bootstrap_servers: str, topic: str, requests: Iterable[TimerRequest
     """Send the requests and return their offsets. There must be no other producer to `topic`."""
     admin = Admin(bootstrap_servers)
     begins = admin.ends(topic)
-    sender = TimerSender(bootstrap_servers)
-    for count, request in enumerate(requests):
-        sender.send(topic, request)
-        if count % 1_000 == 0:
-            sender.serve()
-    sender.flush()
+    TimerSender(bootstrap_servers).send_all(topic, requests)
     return tuple(OffsetRange(topic, partition, begins[partition], end) for partition, end in admin.ends(topic).items())
 
 
