@@ -125,10 +125,6 @@ class EmbeddedKafka:
         """The broker's process id, None while it does not run."""
         return self._broker.pid if self._broker is not None and self._broker.alive else None
 
-    @property
-    def log_path(self) -> Path:
-        return self.folder / "logs" / "server.log"
-
     def start(self, *, timeout_s: float = 180.0) -> None:
         """Start the broker; return when it serves clients. After an error no process is left."""
         if self.pid is not None:
@@ -179,9 +175,9 @@ class EmbeddedKafka:
             self._lock = None
 
     def _log_tails(self) -> str:
-        paths = [path for path in (self.log_path, self.folder / "logs" / "console.log") if path.exists()]
-        ends = ["\n".join(path.read_text(errors="replace").splitlines()[-15:]) for path in paths]
-        return "\n".join(f"--- the end of {path}\n{end}" for path, end in zip(paths, ends, strict=True))
+        paths = [path for name in ("server.log", "console.log") if (path := self.folder / "logs" / name).exists()]
+        ends = {path: "\n".join(path.read_text(errors="replace").splitlines()[-15:]) for path in paths}
+        return "\n".join(f"--- the end of {path}\n{end}" for path, end in ends.items())
 
     def _refuse_taken_ports(self) -> None:
         if not _bindable(self.port):
@@ -206,7 +202,7 @@ class EmbeddedKafka:
         }
         lines = [f"{name}={value}\n" for name, value in (PROPERTIES | places | self._extra).items()]
         (self.folder / "server.properties").write_text("".join(lines))
-        (self.folder / "log4j2.properties").write_text(LOG4J2.format(log=self.log_path))
+        (self.folder / "log4j2.properties").write_text(LOG4J2.format(log=self.folder / "logs" / "server.log"))
 
     def _format(self, java: str, jars: Path, timeout_s: float) -> None:
         """Write the cluster id, which Kafka needs to start, unless the folder has one."""

@@ -38,8 +38,8 @@ Sample = dict[str, float]
 
 
 def sample(bridge: BridgeProcess, since_s: float) -> Sample:
-    usage, proc = bridge.usage(), Path(f"/proc/{bridge.pid}")
-    found = {"at_s": round(time.monotonic() - since_s, 1), "rss_mb": usage.rss_mb, "cpu_s": usage.cpu_s}
+    proc = Path(f"/proc/{bridge.pid}")
+    found = {"at_s": round(time.monotonic() - since_s, 1), "rss_mb": bridge.usage().rss_mb}
     counts = {name: sum(1 for _ in (proc / part).iterdir()) for name, part in (("handles", "fd"), ("threads", "task"))}
     return {**found, **counts, "disk_mb": bridge.disk_mb()}
 
@@ -75,7 +75,7 @@ def soak(per_s: int, seconds: float, folder: Path) -> dict[str, Any]:
         topics = TopicFixture(kafka, Sizes(0, 100, 4))
         targets = {name: topics.target(name) for name in DELAYS_MS}
         with topics.bridge(folder) as bridge:
-            begins, begin_cpu_s = topics.admin.ends(topics.timer_topic), bridge.usage().cpu_s
+            begins = topics.admin.ends(topics.timer_topic)
             command.say(f"{per_s:,} a second for {seconds / 60:.1f} minutes")
             senders = [
                 topics.sender([targets[name]], per_s // 2, seconds, delay_ms, folder / "send.log")
@@ -88,7 +88,6 @@ def soak(per_s: int, seconds: float, folder: Path) -> dict[str, Any]:
             spans, due_ms = topics.ranges_since(begins), now_ms() + max(DELAYS_MS.values())
             for target in targets.values():
                 topics.await_quiet(target, due_ms, bridge.demand_alive)
-            usage = bridge.usage()
             command.say("counting deliveries")
             seen = DeliveryAccount(spans)
             with Receiver(topics.servers, list(targets.values())) as receiver:
@@ -101,9 +100,6 @@ def soak(per_s: int, seconds: float, folder: Path) -> dict[str, Any]:
         "seconds": seconds,
         **counts._asdict(),
         "late": lateness(seen.late_ms)._asdict(),
-        "cpu_us_a_message": round((usage.cpu_s - begin_cpu_s) * 1e6 / max(counts.requested, 1), 1),
-        "rss_mb": usage.rss_mb,
-        "peak_rss_mb": usage.peak_rss_mb,
         "growth": found,
         "is_flat": all(share <= MOST_GROWTH for share in found.values()),
         "is_exact": not any(counts[1:]),
