@@ -241,8 +241,7 @@ class FakeKafka:
     def finish(self, owner: str) -> None:
         """Abort the open transactions of `owner`, and write the missing markers of all."""
         for transaction in list(self._unfinished.get(owner, ())):
-            if transaction.state is State.OPEN:
-                transaction.state = State.ABORTED
+            self.abort(transaction)
             self._complete(transaction)
 
     def is_fenced(self, owner: str, epoch: int) -> bool:

@@ -17,7 +17,6 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -85,13 +84,12 @@ def _machine() -> str:
 
 
 def _versions() -> str:
-    own = {"Python": platform.python_version(), "librdkafka": libversion()[0]}
-    packages = {name: metadata.version(name) for name in ("kafka-timer-bridge", "confluent-kafka", "numpy")}
-    versions = {"Kafka": KAFKA_VERSION, "RocketMQ": ROCKETMQ_VERSION, **own, **packages}
-    return ", ".join(f"{name} {version}" for name, version in versions.items())
+    packages = (f"{name} {metadata.version(name)}" for name in ("kafka-timer-bridge", "confluent-kafka", "numpy"))
+    others = f"Kafka {KAFKA_VERSION}, RocketMQ {ROCKETMQ_VERSION}, Python {platform.python_version()}"
+    return ", ".join([others, f"librdkafka {libversion()[0]}", *packages])
 
 
-def _parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+def _parse() -> argparse.Namespace:
     parser = command.parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes; core and steady, unless --only is given")
     parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help=" ".join(PARTS))
@@ -102,9 +100,9 @@ def _parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--pending", type=int, default=10_000_000, help="timers")
     parser.add_argument("--body-bytes", type=int, default=256, help="of a message's value")
     parser.add_argument("--partitions", type=int, default=4, help="of every topic")
-    if "--quick" in (sys.argv if argv is None else argv):
+    if "--quick" in sys.argv:
         parser.set_defaults(**QUICK)
-    args = parser.parse_args(argv)
+    args = parser.parse_args()
     args.only = args.only or (["core", "steady"] if args.quick else list(PARTS))
     return args
 
