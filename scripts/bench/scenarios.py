@@ -116,7 +116,7 @@ def steady(
     broker_s, begins = topics.broker_cpu_s(), topics.admin.ends(topics.timer_topic)
     sender = topics.sender(targets, per_s, seconds, STEADY_DELAY_MS, log := bridge.log_path)
     took_s = sent_in_s(sender, 2 * seconds + 60, log)
-    sent_ms, spans = now_ms(), topics.ranges_since(begins)
+    sent_ms, spans = now_ms(), topics.admin.ranges_since(topics.timer_topic, begins)
     topics.await_quiet(targets[0], sent_ms + STEADY_DELAY_MS, bridge.demand_alive)
     cpu_s, broker_s = bridge.usage().cpu_s - before_s, topics.broker_cpu_s() - broker_s
     transactions = bridge.transactions() - transactions

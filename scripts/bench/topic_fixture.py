@@ -100,7 +100,7 @@ class TopicFixture:
     def timers(self, target: str, due_ms: Iterable[int]) -> Iterable[TimerRequest]:
         return (timer(target, due, self.body(number)) for number, due in enumerate(due_ms))
 
-    def send(self, requests: Iterable[TimerRequest]) -> tuple[OffsetRange, ...]:
+    def send(self, requests: Iterable[TimerRequest]) -> list[OffsetRange]:
         return send_all(self.servers, self.timer_topic, requests)
 
     def sender(
@@ -112,7 +112,7 @@ class TopicFixture:
 
     def send_in_time(
         self, requests: Iterable[TimerRequest], first_due_ms: int, bridge: BridgeProcess
-    ) -> tuple[OffsetRange, ...]:
+    ) -> list[OffsetRange]:
         """Return the offsets. Raises BridgeError if intake has not read all before the first is due."""
         spans = self.send(requests)
         self.await_intake(spans, (first_due_ms - now_ms()) / 1000, bridge)
@@ -130,10 +130,6 @@ class TopicFixture:
     def left(self, spans: Sequence[OffsetRange]) -> int:
         reached = self.admin.committed(self._group, self.timer_topic)
         return sum(max(span.end - max(reached.get(span.partition, 0), span.begin), 0) for span in spans)
-
-    def ranges_since(self, begins: dict[int, int]) -> list[OffsetRange]:
-        ends = self.admin.ends(self.timer_topic)
-        return [OffsetRange(self.timer_topic, number, begins[number], end) for number, end in ends.items()]
 
     def await_quiet(self, topic: str, due_ms: int, alive: Callable[[], None]) -> None:
         """Wait until nothing has been committed to `topic` for a while."""

@@ -85,7 +85,7 @@ def soak(per_s: int, seconds: float, folder: Path) -> dict[str, Any]:
             for sender in senders:
                 sent_in_s(sender, 600, folder / "send.log")
             command.say("everything is sent; waiting for the pending timers")
-            spans, due_ms = topics.ranges_since(begins), now_ms() + max(DELAYS_MS.values())
+            spans, due_ms = topics.admin.ranges_since(topics.timer_topic, begins), now_ms() + max(DELAYS_MS.values())
             for target in targets.values():
                 topics.await_quiet(target, due_ms, bridge.demand_alive)
             command.say("counting deliveries")

@@ -102,6 +102,9 @@ class Admin:
 
         return _repeated(f"the ends of {topic} could not be read", look)
 
+    def ranges_since(self, topic: str, begins: Mapping[int, int]) -> list[OffsetRange]:
+        return [OffsetRange(topic, number, begins[number], end) for number, end in self.ends(topic).items()]
+
     def committed(self, group: str, topic: str) -> dict[int, int]:
         """Return the group's committed offsets; partitions without one are left out.
 
@@ -170,12 +173,12 @@ class TimerSender:
             self._failed = error
 
 
-def send_all(bootstrap_servers: str, topic: str, requests: Iterable[TimerRequest]) -> tuple[OffsetRange, ...]:
+def send_all(bootstrap_servers: str, topic: str, requests: Iterable[TimerRequest]) -> list[OffsetRange]:
     """Send the requests and return their offsets. There must be no other producer to `topic`."""
     admin = Admin(bootstrap_servers)
     begins = admin.ends(topic)
     TimerSender(bootstrap_servers).send_all(topic, requests)
-    return tuple(OffsetRange(topic, partition, begins[partition], end) for partition, end in admin.ends(topic).items())
+    return admin.ranges_since(topic, begins)
 
 
 class Receiver:
