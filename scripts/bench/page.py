@@ -49,7 +49,6 @@ class Figure(NamedTuple):
 _PENDING = {
     "ready_after_stop_s": "s, all pending",
     "ready_after_loss_s": "s, all pending, without the stores",
-    "taken_in_per_s": "msg/s, until all are pending",
     "disk_mb": "MB, all pending",
     "rss_empty_mb": "MB, 10,000 pending",
 }

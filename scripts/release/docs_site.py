@@ -9,6 +9,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from mkdocs.structure.files import File
+
 ROOT = Path(__file__).parents[2]
 _SAME = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 ROOT_PAGES = {"README.md": "index.md", **{name: name for name in _SAME}}
@@ -17,19 +19,14 @@ _LINK = re.compile(r"(?P<image>!?)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<tar
 
 
 def on_files(files: Any, config: Any, **_: object) -> Any:
-    from mkdocs.structure.files import File  # Tests of the links do without mkdocs.
-
     for source, site in ROOT_PAGES.items():
         files.append(File.generated(config, site, content=(ROOT / source).read_text()))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
-    return with_site_links(markdown, page.file.src_uri)
-
-
-def with_site_links(markdown: str, site: str) -> str:
-    """Return `markdown` of the page `site` (a path below docs/, or of ROOT_PAGES) with links that hold on the site."""
+    """Return the page with links that hold on the site."""
+    site = page.file.src_uri  # a path below docs/, or of ROOT_PAGES
     source_dir = posixpath.dirname(SITE_PAGES.get(site) or f"docs/{site}")
 
     def rewritten(link: re.Match[str]) -> str:
