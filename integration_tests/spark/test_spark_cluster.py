@@ -52,7 +52,7 @@ def test_an_audit_by_spark_submit_finds_what_a_local_one_finds(
 def test_a_driver_of_128_mb_audits_two_million_records(cluster: SparkCluster, tmp_path: Path) -> None:
     """What comes to the driver does not grow with the data: the executors have 512 MB, each for a half of it."""
     with started("two-million", {}) as kafka:
-        wanted = write_history(Cluster(kafka.bootstrap_servers), groups=10_000)
+        write_history(Cluster(kafka.bootstrap_servers), 1_000_000)
         asked = ["--bootstrap-servers", kafka.bootstrap_servers, "--out", str(tmp_path / "audit")]
         # Spark asks for 450 MB at least, of which it sets 300 aside; so a test of its own says that it is one.
         small = ["spark.driver.memory=128m", f"spark.testing.reservedMemory={16 << 20}"]
@@ -60,5 +60,4 @@ def test_a_driver_of_128_mb_audits_two_million_records(cluster: SparkCluster, tm
     assert done.returncode == 0, done.stderr
     assert " -Xmx128m " in done.stderr
     topics = pq.read_table(tmp_path / "audit" / "topics").to_pylist()
-    assert {name: sum(topic[name.replace("-", "_")] for topic in topics) for name in wanted} == wanted
-    assert sum(topic["faults"] for topic in topics) == 0
+    assert (sum(each["delivered"] for each in topics), sum(each["faults"] for each in topics)) == (1_000_000, 0)
