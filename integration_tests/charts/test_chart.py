@@ -155,8 +155,6 @@ def changed(wanted: dict[str, Any], least: dict[str, Any] = LEAST) -> dict[str, 
         ({"workers": "auto"}, "/workers"),
         ({"pod": {"nodeSelectr": {"disk": "ssd"}}}, "nodeSelectr"),
         ({"pod": {"topologySpreadConstraints": []}}, "topologySpreadConstraints"),
-        ({"pod": {"volumes": []}}, "volumes"),
-        ({"pod": {"securityContext": {}}}, "securityContext"),
         ({"resources": {"request": {"cpu": 1}}}, "request"),
         ({"resources.requests": {"cpus": 1}}, "cpus"),
         ({"podLabels": {"app.kubernetes.io/name": "mine"}}, "app.kubernetes.io/name"),
@@ -325,16 +323,11 @@ def test_the_alerts_are_those_of_compose(objects: dict[str, Any]) -> None:
     monitor, service = objects["ServiceMonitor"]["spec"], objects["Service"]
     assert {service["metadata"]["labels"][monitor["jobLabel"]]} == jobs
     assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
-    assert [each["port"] for each in monitor["endpoints"]] == [each["name"] for each in service["spec"]["ports"]]
+    (port,) = (each["port"] for each in monitor["endpoints"])
+    assert [each["name"] for each in service["spec"]["ports"]] == [port]
+    assert objects["Service/page"]["spec"]["ports"][0]["name"] != port, "it has the labels too: no pod is scraped twice"
     for kind in OF_THE_OPERATOR:
         assert objects[kind]["metadata"]["labels"]["release"] == "prometheus"
-
-
-def test_prometheus_scrapes_a_pod_once(objects: dict[str, Any]) -> None:
-    """The ServiceMonitor selects both Services by their labels, and only one by its port's name."""
-    (endpoint,) = objects["ServiceMonitor"]["spec"]["endpoints"]
-    ports = {kind: objects[kind]["spec"]["ports"][0]["name"] for kind in ("Service", "Service/page")}
-    assert [kind for kind, name in ports.items() if name == endpoint["port"]] == ["Service"]
 
 
 def test_the_dashboards_are_the_files(objects: dict[str, Any]) -> None:

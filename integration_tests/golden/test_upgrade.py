@@ -179,26 +179,14 @@ def test_each_pending_timer_is_delivered_once_and_in_time(
     assert bills.keys() == PAUSED.keys()
     assert {len(orders[name]) for name in DELIVERED_BEFORE} == {1}
     assert world.rejected() == [*REJECTED_BEFORE, UNDECODABLE, EXPIRED]
+    (near,), (tombstone,) = orders["near with id"], orders["tombstone"]
+    ours = ["timer-origin", "timer-deliver-ms", "timer-released-ms", "timer-rolls"]
+    assert (near.key, near.value, [name for name, _ in near.headers]) == (b"near key", b"near with id", ["trace", *ours])
+    assert (tombstone.key, tombstone.value) == (b"tombstone", None)
     how = "from Kafka alone" if end is None or left.name in VERSIONS else "from its directory"
     told = [line for line in caplog.messages if "recovered to offset" in line]
     assert [how in line for line in told] == [True, True], told
     assert [record for record in caplog.records if record.levelno > logging.WARNING] == []
-
-
-def test_the_delivered_record_is_the_one_that_was_asked_for(left: Path, tmp_path: Path) -> None:
-    world = World(left, tmp_path, "closed")
-    with world.started() as instance:
-        world.run_until(instance, 14_000)
-    (near,), (tombstone,) = (world.delivered("orders")[name] for name in ("near with id", "tombstone"))
-    assert (near.key, near.value) == (b"near key", b"near with id")
-    assert near.headers[0] == ("trace", b"1")
-    assert [name for name, _ in near.headers[1:]] == [
-        "timer-origin",
-        "timer-deliver-ms",
-        "timer-released-ms",
-        "timer-rolls",
-    ]
-    assert (tombstone.key, tombstone.value) == (b"tombstone", None)
 
 
 @pytest.mark.thorough

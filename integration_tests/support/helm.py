@@ -23,7 +23,7 @@ if asked["lint"]:
     found = helm_python.lint(asked["chart"], asked["values"], strict=True)
 else:
     with helm_python.Chart.load(asked["chart"]) as chart:
-        found = chart.render(asked["values"], name=asked["name"], namespace="timers")
+        found = chart.render(asked["values"], name="timers", namespace="timers")
 json.dump(found, sys.stdout)
 """
 
@@ -34,33 +34,26 @@ class HelmError(Exception):
 
 def lint(values: dict[str, Any]) -> list[str]:
     """Return the findings at which `helm lint --strict` fails."""
-    found = _helm(values, "lint", lint=True)
+    found = _helm(values, lint=True)
     return [*found["errors"], *(each["error"] for each in found["messages"] if each["severity"] >= WARNING)]
 
 
-def render(values: dict[str, Any], name: str = "timers") -> dict[str, dict[str, Any]]:
-    """Return the objects as `helm template NAME`: by kind, and those named NAME-audit as `CronJob/audit`.
+def render(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the objects as `helm template timers`: by kind, and those named timers-audit as `CronJob/audit`.
 
     Raises HelmError, also if a key occurs twice, which YAML forbids and most parsers accept.
     """
-    texts = _helm(values, name, lint=False)
-    documents = [
-        each
-        for file, text in texts.items()
-        if file.endswith(".yaml")
-        for each in yaml.load_all(text, _UniqueKeys)
-        if each
-    ]
-    found = {
-        (each["kind"] + each["metadata"]["name"].removeprefix(name).replace("-", "/", 1)): each for each in documents
-    }
+    texts = [text for file, text in _helm(values, lint=False).items() if file.endswith(".yaml")]
+    documents = [each for text in texts for each in yaml.load_all(text, _UniqueKeys) if each]
+    names = [each["kind"] + each["metadata"]["name"].removeprefix("timers").replace("-", "/", 1) for each in documents]
+    found = dict(zip(names, documents, strict=True))
     assert len(found) == len(documents), "one object of each kind and name"
     return found
 
 
 def notes(values: dict[str, Any]) -> str:
     """Return what helm prints after an install."""
-    (text,) = (text for file, text in _helm(values, "timers", lint=False).items() if file.endswith("NOTES.txt"))
+    (text,) = (text for file, text in _helm(values, lint=False).items() if file.endswith("NOTES.txt"))
     return str(text)
 
 
@@ -72,8 +65,8 @@ class _UniqueKeys(yaml.SafeLoader):  # type: ignore[misc]
         return dict(super().construct_mapping(node, deep))
 
 
-def _helm(values: dict[str, Any], name: str, *, lint: bool) -> Any:
-    asked = {"lint": lint, "chart": str(CHART), "values": values, "name": name}
+def _helm(values: dict[str, Any], *, lint: bool) -> Any:
+    asked = {"lint": lint, "chart": str(CHART), "values": values}
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM],
         input=json.dumps(asked),
