@@ -42,8 +42,6 @@ _PLAIN = "plain"
 _SEED = 43
 _INTAKE_S = 900.0
 _START_S = 600.0
-_LEAST_RATE_MS = 2_000
-"""Shorter times show the transactions, not the rate."""
 
 
 def flat(measured: Measured) -> Flat:
@@ -88,10 +86,16 @@ def burst_of(deliveries: Sequence[Delivery], spans: Sequence[OffsetRange]) -> di
     last_ms = max(late_ms(deliveries).tolist(), default=0)
     counted = DeliveryAccount(spans, deliveries).counts()
     return {
-        "drain_per_s": drain_per_s(deliveries),
+        "drain_per_s": _per_s(deliveries),
         "from_due_per_s": (counted.requested - counted.lost) * 1000 / max(last_ms, 1),
         "account": counted,
     }
+
+
+def _per_s(deliveries: Sequence[Delivery]) -> float:
+    """Return the rate from the first to the last delivery."""
+    appended_ms = [delivery.appended_ms for delivery in deliveries] or [0]
+    return len(deliveries) * 1000 / max(max(appended_ms) - min(appended_ms), 1)
 
 
 def intake(topics: TopicFixture, folder: Path) -> Measured:
@@ -133,12 +137,13 @@ def steady_of(
 ) -> dict[str, object]:
     """Return the numbers of a load that was sent in `took_s`, until `sent_ms`.
 
-    `out_per_s` is while others were still sent.
+    `out_per_s` is while others were still sent, or of all if the first came after that.
     """
+    early = [each for each in deliveries if each.appended_ms < sent_ms]
     counted = DeliveryAccount(spans, deliveries).counts()
     return {
         "sent_per_s": counted.requested / took_s,
-        "out_per_s": out_per_s(deliveries, sent_ms),
+        "out_per_s": _per_s(early or deliveries),
         "late": lateness(late_ms(deliveries)),
         "account": counted,
     }
@@ -255,18 +260,3 @@ def _start_s(bridge: BridgeProcess) -> float:
     begin_s = time.perf_counter()
     bridge.start(timeout_s=_START_S)
     return time.perf_counter() - begin_s
-
-
-def drain_per_s(deliveries: Sequence[Delivery]) -> float:
-    """Return the rate from the first to the last delivery, by the broker's clock."""
-    appended_ms = [delivery.appended_ms for delivery in deliveries] or [0]
-    return len(deliveries) * 1000 / max(max(appended_ms) - min(appended_ms), 1)
-
-
-def out_per_s(deliveries: Sequence[Delivery], until_ms: int) -> float:
-    """Return the rate of deliveries while others are still sent."""
-    early = [delivery for delivery in deliveries if delivery.appended_ms < until_ms]
-    first_ms = min((delivery.appended_ms for delivery in early), default=until_ms)
-    if until_ms - first_ms < _LEAST_RATE_MS:
-        return drain_per_s(deliveries)
-    return len(early) * 1000 / (until_ms - first_ms)
