@@ -8,6 +8,7 @@
 Times count from START_MS; the life ends at LEFT_MS. What must become of each timer: test_upgrade.py.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -193,10 +194,7 @@ def _copies_in_flight(life: Life) -> None:
 
 def _dump(kafka: FakeKafka) -> bytes:
     """Topics and committed offsets: a line for all, then a line for each record. A missing offset is a marker."""
-    offsets = [
-        [*timer_partition, *(kafka.stable_offset(GROUP, timer_partition) or ())]
-        for timer_partition in (PARTITION, OTHER)
-    ]
+    offsets = [[*each, *(kafka.stable_offset(GROUP, each) or ())] for each in (PARTITION, OTHER)]
     logs = [log for topic in kafka.topics.values() for log in topic.partitions]
     ends = [[log.topic, log.number, log.end] for log in logs]
     head = {"group": GROUP, "now_ms": kafka.timeline.now_ms, "offsets": offsets, "ends": ends}
@@ -220,14 +218,12 @@ def load(data: bytes) -> FakeKafka:
     """Return a Kafka as `kafka.jsonl` tells it; its time is that of the end."""
     head, *records = objects(data)
     kafka = FakeKafka(Timeline(head["now_ms"]))
-    ends = {TimerPartition(topic, partition): end for topic, partition, end in head["ends"]}
-    for timer_partition in ends:
-        if timer_partition.topic not in kafka.topics:
-            kafka.create(timer_partition.topic, sum(other.topic == timer_partition.topic for other in ends))
+    for topic, partitions in Counter(topic for topic, _, _ in head["ends"]).items():
+        kafka.create(topic, partitions)
     for told in records:
         _append(kafka, TimerPartition(told["topic"], told["partition"]), told)
-    for timer_partition, end in ends.items():
-        _fill(kafka, timer_partition, end)
+    for topic, partition, end in head["ends"]:
+        _fill(kafka, TimerPartition(topic, partition), end)
     for topic, partition, offset, metadata in head["offsets"]:
         kafka.commit_offset(head["group"], TimerPartition(topic, partition), offset, metadata)
     return kafka
