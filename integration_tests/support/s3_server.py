@@ -2,7 +2,7 @@
 
 with s3_server() as settings:      Spark's settings for s3a://audits
 
-No multipart uploads, lists in parts, versions or signatures. A put, a copy and a list are atomic and seen at once, as in S3.
+No multipart uploads, lists in parts, versions or signatures. A put, a copy and a list are atomic and seen at once.
 """
 
 from collections.abc import Iterator

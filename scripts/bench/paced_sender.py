@@ -14,9 +14,8 @@ from scripts.common.kafka_io import TimerSender, now_ms, timer
 def main(words: Sequence[str]) -> None:
     servers, topic, targets, per_s, seconds, delay, body_bytes = words
     names, delay_ms, body = targets.split(","), int(delay), b"." * int(body_bytes)
-    numbers = range(round(int(per_s) * float(seconds)))
-    keys = (b"%d" % number if len(names) > 1 else None for number in numbers)
-    timers = (timer(names[n % len(names)], now_ms() + delay_ms, body, key) for n, key in zip(numbers, keys, strict=True))
+    has_keys, numbers = len(names) > 1, range(round(int(per_s) * float(seconds)))
+    timers = (timer(names[n % len(names)], now_ms() + delay_ms, body, b"%d" % n if has_keys else None) for n in numbers)
     begin_s = time.perf_counter()
     TimerSender(servers).send_all(topic, timers, int(per_s))
     print(time.perf_counter() - begin_s)
