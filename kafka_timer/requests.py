@@ -7,30 +7,8 @@ from datetime import datetime, timedelta, timezone
 from operator import index
 from typing import Any, NamedTuple, TypeAlias, TypedDict
 
+from kafka_timer import headers as names
 from kafka_timer.durations import parse_duration_ms
-from kafka_timer.headers import (
-    ACTION,
-    CONTROL,
-    COUNT,
-    CRON,
-    DELAY_LEVEL,
-    DELAY_MS,
-    DELIVER_MS,
-    EVERY_MS,
-    EXPIRE_MS,
-    ID,
-    KEY,
-    MISSED_POLICY,
-    MOVE,
-    OF,
-    PARTITION,
-    TOPIC,
-    UNTIL_MS,
-    ZONE,
-    FixedLimits,
-    Refusal,
-    parse,
-)
 from kafka_timer.instants import parse_instant_ms
 from kafka_timer.murmur2 import partition_of
 from kafka_timer.origin import TimerPartition, origin
@@ -43,7 +21,7 @@ Headers: TypeAlias = list[tuple[str, bytes | None]]
 
 _POSITION = re.compile(r"(.+)/([0-9]{1,18})/([0-9]{1,18})")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_UNLIMITED = FixedLimits()
+_UNLIMITED = names.FixedLimits()
 
 
 class Sent(NamedTuple):
@@ -79,14 +57,14 @@ class Repeat:
 
     def headers(self) -> Headers:
         """Return the headers of the rule. Raises ValueError if a value does not parse."""
-        texts = ((CRON, self.cron), (ZONE, self.zone), (MISSED_POLICY, self.missed))
+        texts = ((names.CRON, self.cron), (names.ZONE, self.zone), (names.MISSED_POLICY, self.missed))
         found: Headers = [(name, text.encode()) for name, text in texts if text is not None]
         if self.every is not None:
-            found.append((EVERY_MS, _duration_ms("every", self.every)))
+            found.append((names.EVERY_MS, _duration_ms("every", self.every)))
         if self.until is not None:
-            found.append((UNTIL_MS, _epoch_ms("until", self.until)))
+            found.append((names.UNTIL_MS, _epoch_ms("until", self.until)))
         if self.count is not None:
-            found.append((COUNT, b"%d" % self.count))
+            found.append((names.COUNT, b"%d" % self.count))
         return found
 
 
@@ -125,21 +103,21 @@ def headers_for(
     repeat: deliver again and again; then no time is needed.
     Raises ValueError for everything that the bridge would refuse.
     """
-    ours: Headers = [(TOPIC, topic.encode())]
+    ours: Headers = [(names.TOPIC, topic.encode())]
     if repeat is None or (at, delay, level) != (None, None, None):
         ours.append(_due_header(at, delay, level))
     if repeat is not None:
         ours += repeat.headers()
     if id is not None:
-        ours.append((ID, to_bytes(id)))
+        ours.append((names.ID, to_bytes(id)))
     if replace:
-        ours.append((ACTION, b"replace"))
+        ours.append((names.ACTION, b"replace"))
     if partition is not None:
-        ours.append((PARTITION, b"%d" % partition))
+        ours.append((names.PARTITION, b"%d" % partition))
     if delivered_key is not None:
-        ours.append((KEY, to_bytes(delivered_key)))
+        ours.append((names.KEY, to_bytes(delivered_key)))
     if expire_at is not None:
-        ours.append((EXPIRE_MS, _epoch_ms("expire_at", expire_at)))
+        ours.append((names.EXPIRE_MS, _epoch_ms("expire_at", expire_at)))
     return _checked(ours) + _user_headers(headers)
 
 
@@ -148,7 +126,7 @@ def cancel_headers(id: Text | Sent) -> Headers:  # noqa: A002
 
     id: or the position of the timer's request, for a timer without an id; send it to that partition then.
     """
-    return _checked([(ACTION, b"cancel"), _name_header(id)])
+    return _checked([(names.ACTION, b"cancel"), _name_header(id)])
 
 
 def move_headers(
@@ -159,23 +137,23 @@ def move_headers(
     level: int | None = None,
 ) -> Headers:
     """Return all headers of a request to move `id` to another due time. See `cancel_headers`."""
-    return _checked([(ACTION, MOVE), _name_header(id), _due_header(at, delay, level)])
+    return _checked([(names.ACTION, names.MOVE), _name_header(id), _due_header(at, delay, level)])
 
 
 def pause_timer_headers(id: Text | Sent) -> Headers:  # noqa: A002
     """Return all headers of a request to pause the timer `id` until it is resumed. See `cancel_headers`."""
-    return _checked([(ACTION, b"pause"), _name_header(id)])
+    return _checked([(names.ACTION, b"pause"), _name_header(id)])
 
 
 def resume_timer_headers(id: Text | Sent) -> Headers:  # noqa: A002
     """Return all headers of a request to resume the timer `id`. See `cancel_headers`."""
-    return _checked([(ACTION, b"resume"), _name_header(id)])
+    return _checked([(names.ACTION, b"resume"), _name_header(id)])
 
 
 def _name_header(name: Text | Sent) -> tuple[str, bytes | None]:
     if isinstance(name, Sent):
-        return OF, origin(TimerPartition(name.topic, name.partition), name.offset)
-    return ID, to_bytes(name)
+        return names.OF, origin(TimerPartition(name.topic, name.partition), name.offset)
+    return names.ID, to_bytes(name)
 
 
 def partition_for(id: Text, partitions: int) -> int:  # noqa: A002
@@ -185,8 +163,8 @@ def partition_for(id: Text, partitions: int) -> int:  # noqa: A002
 
 def _checked(ours: Headers) -> Headers:
     """Return the headers unchanged. Raises ValueError if the bridge would refuse them."""
-    asked = parse(ours, 0, _UNLIMITED)
-    if isinstance(asked, Refusal):
+    asked = names.parse(ours, 0, _UNLIMITED)
+    if isinstance(asked, names.Refusal):
         raise ValueError(f"{asked.code}: {asked.detail}")
     return ours
 
@@ -207,7 +185,7 @@ def pairs_of(headers: Pairs) -> list[tuple[str, Any]]:
 def _user_headers(headers: Pairs) -> Headers:
     kept: Headers = []
     for name, value in pairs_of(headers):
-        if name in CONTROL:
+        if name in names.CONTROL:
             raise ValueError(f"header {name} is the bridge's: use an argument, or another name")
         if "\0" in name:
             raise ValueError(f"header {name!r} has a NUL, where Kafka clients cut its name: leave the NUL out")
@@ -221,10 +199,10 @@ def _due_header(
     if [at, delay, level].count(None) != 2:
         raise ValueError("when: give one of at, delay and level")
     if at is not None:
-        return DELIVER_MS, _epoch_ms("at", at)
+        return names.DELIVER_MS, _epoch_ms("at", at)
     if delay is not None:
-        return DELAY_MS, _duration_ms("delay", delay)
-    return DELAY_LEVEL, b"%d" % (level or 0)
+        return names.DELAY_MS, _duration_ms("delay", delay)
+    return names.DELAY_LEVEL, b"%d" % (level or 0)
 
 
 def _duration_ms(name: str, given: timedelta | str) -> bytes:
