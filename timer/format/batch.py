@@ -42,13 +42,6 @@ class Batch:
         """End the timer of `row` (one TIMER_ROW, from `StoreQueries.find`)."""
         self._ended.append(row)
 
-    def timers(self) -> list[TimerToAdd]:
-        return [row for row in self._rows if row is not None]
-
-    def places(self) -> list[tuple[int, int]]:
-        """Return (visit_ms, origin offset) of the timers to add."""
-        return [(visit_ms, body.origin_offset) for body, visit_ms, _ in self.timers()]
-
     def ended(self) -> Rows:
         return joined(self._ended)
 
@@ -57,7 +50,7 @@ class Batch:
 
         The rows are TIMER_ROW, numbered from `first_unit` on, and have no body position yet.
         """
-        added = self.timers()
+        added = [row for row in self._rows if row is not None]
         rows = np.zeros(len(added), TIMER_ROW)
         if not added:
             return rows, np.empty(0, np.int64), np.empty(0, np.bool_), []

@@ -75,16 +75,14 @@ class Checkpoint(BaseModel):
         return "wheel" if self.database is None else "rocksdb"
 
     @pydantic.model_serializer(mode="wrap")
-    def _without_no_database(self, serialize: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_absent(self, serialize: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out an absent database and progress generation, so that all versions write the same bytes."""
         fields: dict[str, Any] = serialize(self)
         if self.database is None:
             del fields["database"]
+        if not self.progress.era:
+            fields["progress"] = fields["progress"][:-1]
         return fields
-
-    @pydantic.field_serializer("progress")
-    def _without_no_era(self, progress: Progress) -> tuple[object, ...]:
-        """Leave out an absent progress generation, so that all versions write the same bytes."""
-        return tuple(progress) if progress.era else tuple(progress[:-1])
 
     @pydantic.model_validator(mode="after")
     def _names_files(self) -> "Checkpoint":
