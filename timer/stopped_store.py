@@ -95,8 +95,8 @@ class WheelRows:
         self._units.end = checkpoint.units_end
 
     def close(self) -> None:
-        self._units.close()
-        self._frames.close()
+        for folder in (*self._units.folders, self._frames):
+            folder.close()
 
     def files(self) -> dict[str, int]:
         found = {}

@@ -33,7 +33,7 @@ from timer.errors import UnreadableError
 from timer.format.batch import Batch
 from timer.format.body import Body, Peek
 from timer.format.checkpoint import CLOSED, NAME, Checkpoint
-from timer.format.unit import Rows, topic_hash
+from timer.format.unit import Rows
 from timer.index.due_counts import DueCounts, DueRange
 from timer.options import StoreOptions
 from timer.schedule.release_queue import ReleaseQueue
@@ -66,19 +66,6 @@ class StoreQueries(ABC):
     @abstractmethod
     def size_bytes(self) -> int:
         """Bytes on disk, without the wheel."""
-
-    @property
-    def targets(self) -> int:
-        return self.dues.targets
-
-    def has_target(self, target: str) -> bool:
-        return self.dues.has(topic_hash(target))
-
-    def pending_by_topic(self) -> dict[str, int]:
-        return self.dues.counts()
-
-    def due_hours(self) -> dict[str, dict[int, int]]:
-        return self.dues.hours()
 
     def due_ranges(
         self, is_over: Callable[[], bool] = lambda: False, *, needs_last: bool = True

@@ -196,9 +196,9 @@ class BatchIntake(Intake):
 
     def _is_one_too_many(self, target: str) -> bool:
         """True if the target has a rate and no pending timer, and too many targets have pending timers."""
-        if not self.limits.is_limited(target) or target in self._new_targets or self._queries.has_target(target):
+        if not self.limits.is_limited(target) or target in self._new_targets or self._queries.dues.has(target):
             return False
-        if self._queries.targets + len(self._new_targets) >= MOST_LIMITED:
+        if self._queries.dues.targets + len(self._new_targets) >= MOST_LIMITED:
             return True
         self._new_targets.add(target)
         return False

@@ -107,7 +107,7 @@ class Partition:
 
     def pending_by_topic(self) -> Counter[str]:
         """Return the number of pending timers of each target topic, with copies in flight."""
-        counts = Counter(self.store.queries.pending_by_topic())
+        counts = Counter(self.store.queries.dues.counts())
         counts.update(flight.target for flight in self.flights.alive())
         return counts
 
@@ -123,7 +123,7 @@ class Partition:
 
     def due_hours(self) -> dict[str, Counter[int]]:
         """Return, for each target topic, the start of each hour (epoch ms) and the number of timers due in it."""
-        return joined_hours((self.store.queries.due_hours(), hours_of(self.flights.alive())))
+        return joined_hours((self.store.queries.dues.hours(), hours_of(self.flights.alive())))
 
     def leaving(self) -> list[Body]:
         """Return the timers that are drafted or frozen to leave."""
@@ -292,7 +292,7 @@ class Partition:
             return True
         room_bytes = max(1, self.options.max_due_bytes - draft.size_bytes)
         gate = None if draft.limits.is_open else draft.limits
-        waiting = queue.blocked_hashes()
+        waiting = list(queue.blocked)
         due = queue.take_due(now_ms, room, room_bytes, gate, most_wait_ms(self.options.rules.roll_window_ms))
         if due.total:
             draft.decisions.released.extend(due.released["origin"].tolist() + due.old_released["origin"].tolist())

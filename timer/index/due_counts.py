@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from kafka_timer.headers import MAX_INT64
 from timer.errors import CorruptStoreError
 from timer.format.checkpoint import UNITS
-from timer.format.unit import Ints, Rows, stable_argsort, unique_counts
+from timer.format.unit import Ints, Rows, stable_argsort, topic_hash, unique_counts
 
 HOUR_MS = 3_600_000
 _HOURS = 24
@@ -167,8 +167,9 @@ class DueCounts:
             raise CorruptStoreError(UNITS, f"a unit of the topic with hash {hash_}, which has no counted timer")
         return topic
 
-    def has(self, hash_: int) -> bool:
-        return hash_ in self._topics and self._topics[hash_].pending > 0
+    def has(self, topic: str) -> bool:
+        found = self._topics.get(topic_hash(topic))
+        return found is not None and found.pending > 0
 
     def due_by(self, hash_: int, hour: int) -> int:
         """Return the number of timers of a topic due by the end of `hour` (since the epoch)."""

@@ -169,7 +169,3 @@ class PendingIndex:
         moved["body"] = positions
         self.bodies.add(self._bases_of(positions), moved)
         self.bodies.remove(self._bases_of(run["body"]), run)
-
-    def retain_until(self, unit: int, visit_ms: int) -> None:
-        """Keep the segment of `unit` until `visit_ms` has passed, though the unit is not a pending timer."""
-        self.units.retain_until(unit // self._per_segment, visit_ms)

@@ -234,7 +234,7 @@ class RocksStore(Store):
                 queue.out_of_order.push(row)
             else:
                 timers.remove(row)
-        key_ranges = queue.key_ranges()
+        key_ranges = queue.blocked.key_ranges()
         # A target's backlog may begin above K, and its timers below that have left.
         begins = [after for ranges in key_ranges.values() for after, _ in ranges]
         for rows in timers.in_order(0, max([queue.settled, *begins]).visit_ms + 1):

@@ -33,9 +33,9 @@ class BlockedTarget:
 
     target: str
     is_paused: bool
-    after: Key
-    gaps: list[tuple[Key, Key]] = field(default_factory=list)
-    """Keys (first, second] above `after` that have left already, ascending: of bridges that had `fresh_share`."""
+    stretches: list[tuple[Key, Key]]
+    """Keys (after, until] of timers that wait, ascending, the last one up to END. More than one: of bridges that had
+    `fresh_share`, and only until what is between them is passed."""
     hash: int = field(init=False)
     covered: Key = field(init=False)
     rows: RowQueue = field(default_factory=RowQueue)
@@ -51,22 +51,17 @@ class BlockedTarget:
     def __post_init__(self) -> None:
         self.hash, self.covered = topic_hash(self.target), self.after
 
-    @classmethod
-    def of(cls, wait: Wait) -> "BlockedTarget":
-        starts, ends = zip(*wait.stretches, strict=True)
-        gaps = list(zip(ends[:-1], starts[1:], strict=True))
-        return cls(wait.target, wait.is_paused, starts[0], gaps)
+    @property
+    def after(self) -> Key:
+        return self.stretches[0][0]
 
     def wait(self) -> Wait:
         if self._wait is None:
-            self._wait = Wait(self.target, self.is_paused, tuple(self.pending_in(self.after, END)))
+            self._wait = Wait(self.target, self.is_paused, tuple(self.stretches))
         return self._wait
 
     def pending_in(self, after: Key, until: Key) -> KeyRanges:
-        if not self.gaps:
-            return [(after, until)]
-        starts, ends = [self.after, *(gap[1] for gap in self.gaps)], [*(gap[0] for gap in self.gaps), END]
-        return [(max(after, start), min(until, end)) for start, end in zip(starts, ends, strict=True)]
+        return [(max(after, start), min(until, end)) for start, end in self.stretches]
 
     def pause(self, *, is_paused: bool) -> None:
         self.is_paused, self._wait = is_paused, None
@@ -89,17 +84,18 @@ class BlockedTarget:
 
     def left_until(self, key: Key) -> None:
         """Move `after` to `key`: all timers up to it have left or ended."""
-        self.after, self._wait = key, None
-        while self.gaps and self.gaps[0][0] <= self.after:
-            self.after = max(self.after, self.gaps.pop(0)[1])
+        while len(self.stretches) > 1 and self.stretches[0][1] <= key:
+            del self.stretches[0]
+        self.stretches[0] = max(key, self.after), self.stretches[0][1]
+        self._wait = None
         self.covered = max(self.covered, self.after)
 
     def skip_empty(self, before_ms: int, now_ms: int) -> None:
         """Move `after` to `before_ms` if nothing before is pending, so that files can be deleted."""
         before, first_ms = Key(before_ms, -1), self.rows.first_ms
         reached = self.covered if first_ms is None else Key(first_ms, -1)
-        while self.gaps and self.gaps[0][1] <= reached:
-            self.left_until(self.gaps[0][1])
+        while len(self.stretches) > 1 and self.stretches[1][0] <= reached:
+            self.left_until(self.stretches[1][0])
         is_empty = before <= self.covered and (first_ms is None or first_ms > before_ms)
         if is_empty and self.after.visit_ms < before_ms - (now_ms - before_ms):
             self.left_until(before)
@@ -109,7 +105,8 @@ class BlockedTargets(dict[int, BlockedTarget]):
     """The blocked targets of one store, by hash."""
 
     def __init__(self, waits: Iterable[Wait]) -> None:
-        super().__init__((each.hash, each) for each in map(BlockedTarget.of, waits))
+        blocked = (BlockedTarget(target, is_paused, list(stretches)) for target, is_paused, stretches in waits)
+        super().__init__((each.hash, each) for each in blocked)
         self._now_ms = 0
         self.next_roll_pass_ms = 0
         """When the next pass of rolls of timers that waited too long may begin."""

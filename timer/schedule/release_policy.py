@@ -71,11 +71,6 @@ class Room:
     cut_short: list[int] = field(default_factory=list)
     """Hashes of targets that got less than they must because there was no room."""
 
-    @property
-    def next_first(self) -> int | None:
-        """Return the hash of the target to serve first in the next turn, None if there was room for all."""
-        return next(iter([*self.starved, *self.cut_short]), None)
-
     def is_full_for(self, hash_: int) -> bool:
         """True if there is no room left; the target is noted as starved."""
         if self.timers == 0:

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_timer.headers import MAX_INT64
-from schemas.journal import Wait
+from schemas.journal import END, Wait
 from schemas.progress import NOTHING_SETTLED, Key
 from timer.format.unit import NO_ROWS, Ints, Rows, isin, joined
 from timer.index.due_counts import HOUR_MS
 from timer.schedule.blocked_targets import BacklogReader, BlockedTarget, BlockedTargets
-from timer.schedule.pending_timers import PendingTimers, Waits
+from timer.schedule.pending_timers import PendingTimers
 from timer.schedule.queues import OutOfOrderTimers, RowQueue, earliest, last_key
 from timer.schedule.release_policy import Gate, Room, count_due, leaving, passing, rotated_to
 
@@ -75,18 +75,15 @@ class ReleaseQueue:
         self._cursor = settled.visit_ms // timers.tick_ms - 1 if settled != NOTHING_SETTLED else -1
         self._queue = RowQueue()
         self.out_of_order = OutOfOrderTimers()
-        self._blocked = BlockedTargets(waits)
+        self.blocked = BlockedTargets(waits)
         self._turns = 0
         self._first_starved: int | None = None
         """Hash of the first target without room in the last turn, or _OUT_OF_ORDER."""
 
     # -- pending rows
 
-    def key_ranges(self) -> Waits:
-        return self._blocked.key_ranges()
-
     def load_tick(self, tick: int) -> Rows:
-        return self._timers.read_tick(tick, self.settled, self.key_ranges())
+        return self._timers.read_tick(tick, self.settled, self.blocked.key_ranges())
 
     def rows_of_hour(self, hour: int) -> Iterator[Rows]:
         """Yield out-of-order rows, then the pending rows of each tick of `hour` (since the epoch)."""
@@ -97,20 +94,20 @@ class ReleaseQueue:
             yield self.load_tick(tick)
 
     def push(self, run: Rows) -> None:
-        self._blocked.push(run)
+        self.blocked.push(run)
         opened = run[run["visit_ms"] // self._tick_ms <= self._cursor]
-        self._queue.push(self._blocked.without(opened))
+        self._queue.push(self.blocked.without(opened))
 
     def end(self, rows: Rows) -> None:
         """Remove pending `rows` that have ended before they left."""
         self._timers.remove(rows, rows[~self.out_of_order.has(rows["unit"])], has_ended=True)
         self._queue.remove(rows["unit"])
-        self._blocked.remove(rows)
+        self.blocked.remove(rows)
         self.out_of_order.remove(rows["unit"])
 
     def repoint(self, units: Ints, bodies: Ints) -> None:
         """Set the body positions of the rows of `units` that are in memory."""
-        waiting = (queue for each in self._blocked.values() for queue in (each.rows, each.held))
+        waiting = (queue for each in self.blocked.values() for queue in (each.rows, each.held))
         for queue in (self._queue, self.out_of_order.queue, *waiting):
             queue.repoint(units, bodies)
 
@@ -133,7 +130,7 @@ class ReleaseQueue:
         if len(rows):
             self.has_staged = True
             rows = self._pass(rows, now_ms, gate)
-        if not self._blocked and not len(self.out_of_order):
+        if not self.blocked and not len(self.out_of_order):
             self._first_starved = None
             return Due(rows, NO_ROWS) if len(rows) else NOTHING_DUE
         room = Room(limit, limit_bytes)
@@ -142,11 +139,11 @@ class ReleaseQueue:
         reader = BacklogReader(self.load_tick, self._timers.next_tick, self._tick_ms, until_tick)
         turn = _Turn(now_ms, max(-1, now_ms - most_wait_ms), room, gate, reader)
         parts = [Due(rows, NO_ROWS)]
-        for hash_ in rotated_to(self._first_starved, [_OUT_OF_ORDER, *self._blocked.awake(now_ms)]):
+        for hash_ in rotated_to(self._first_starved, [_OUT_OF_ORDER, *self.blocked.awake(now_ms)]):
             is_target = hash_ != _OUT_OF_ORDER
             parts.append(self._take_waiting(hash_, turn) if is_target else self._take_out_of_order(turn))
         due = Due(*map(joined, zip(*parts, strict=True)))
-        self._first_starved = room.next_first
+        self._first_starved = next(iter([*room.starved, *room.cut_short]), None)
         self.has_staged |= due.total > 0
         return due
 
@@ -167,7 +164,7 @@ class ReleaseQueue:
         None leave for a target that is blocked: its timers go in turn.
         """
         allowances: dict[int, int] = {}
-        if gate is not None or self._blocked:
+        if gate is not None or self.blocked:
             for hash_ in np.unique(rows["topic_hash"]).tolist():
                 target = self._timers.dues.name(hash_)
                 allowed = 0 if self.must_wait(target) else None if gate is None else gate.allowance(target, now_ms)
@@ -206,7 +203,7 @@ class ReleaseQueue:
             if tick is None:
                 self._cursor = now_tick
             else:
-                self._queue.push(self._blocked.without(self.load_tick(tick)))
+                self._queue.push(self.blocked.without(self.load_tick(tick)))
                 self._cursor = tick
 
     def _release(self, rows: Rows) -> Rows:
@@ -219,10 +216,10 @@ class ReleaseQueue:
         """Take the oldest blocked out-of-order timers. They roll, so that their copies get a place in the order."""
         queue, room = self.out_of_order.queue, Room(limit, limit_bytes)
         run = queue.rows()
-        run = run[(run["visit_ms"] <= now_ms) & isin(run["topic_hash"], list(self._blocked))]
+        run = run[(run["visit_ms"] <= now_ms) & isin(run["topic_hash"], list(self.blocked))]
         queue.remove(run["unit"])
         self._hold(run)
-        taken = [room.take(each.held, now_ms, limit) for each in self._blocked.values()]
+        taken = [room.take(each.held, now_ms, limit) for each in self.blocked.values()]
         rows = self._release(joined(taken))
         self.has_staged |= len(rows) > 0
         return rows
@@ -239,7 +236,7 @@ class ReleaseQueue:
         Then files can be deleted even if all timers end before they are delivered.
         """
         is_small = before_ms < self.settled.visit_ms + step_ms
-        if is_small or self._blocked or before_ms // self._tick_ms > self._cursor:
+        if is_small or self.blocked or before_ms // self._tick_ms > self._cursor:
             return
         first_ms = self._queue.first_ms
         settled = Key(before_ms if first_ms is None else min(before_ms, first_ms), -1)
@@ -256,42 +253,39 @@ class ReleaseQueue:
 
     def held_rows(self) -> Rows:
         """Return the rows of these timers, in no order."""
-        return joined([self.out_of_order.queue.rows(), *(each.held.rows() for each in self._blocked.values())])
+        return joined([self.out_of_order.queue.rows(), *(each.held.rows() for each in self.blocked.values())])
 
     @property
     def waits(self) -> tuple[Wait, ...]:
-        return tuple(each.wait() for each in self._blocked.values())
-
-    def blocked_hashes(self) -> list[int]:
-        return list(self._blocked)
+        return tuple(each.wait() for each in self.blocked.values())
 
     def is_unreleased(self, target: str, place: tuple[int, int]) -> bool:
         """True if the timer of `target` with the key (visit_ms, origin offset) `place` has not left."""
-        blocked = self._blocked.named(target)
+        blocked = self.blocked.named(target)
         if blocked is None:
             return place > self.settled
         return any(after < place <= until for after, until in blocked.wait().stretches)
 
     def pause(self, target: str, *, is_paused: bool) -> None:
-        blocked = self._block(target, self.settled) if is_paused else self._blocked.named(target)
+        blocked = self._block(target, self.settled) if is_paused else self.blocked.named(target)
         if blocked is not None:
             blocked.pause(is_paused=is_paused)
         self.has_staged = True
 
     def paused(self) -> set[str]:
-        return {blocked.target for blocked in self._blocked.values() if blocked.is_paused}
+        return {blocked.target for blocked in self.blocked.values() if blocked.is_paused}
 
     def must_wait(self, target: str) -> bool:
-        return self._blocked.named(target) is not None
+        return self.blocked.named(target) is not None
 
     def oldest_open_ms(self) -> int:
         """Return the start of the tick of K, or of the oldest backlog: units of earlier ticks are not read again."""
-        oldest = min([self.settled, *(each.after for each in self._blocked.values())])
+        oldest = min([self.settled, *(each.after for each in self.blocked.values())])
         return oldest.visit_ms // self._tick_ms * self._tick_ms
 
     def backlogs(self, now_ms: int) -> list[Backlog]:
         found = []
-        for each in self._blocked.values():
+        for each in self.blocked.values():
             first_ms, timers = each.first_ms(), self._timers.dues.due_by(each.hash, now_ms // HOUR_MS)
             since_ms = first_ms if first_ms is not None and first_ms <= now_ms else None
             found.append(Backlog(each.target, each.is_paused, timers, since_ms))
@@ -305,8 +299,8 @@ class ReleaseQueue:
         if self._first_starved is not None:
             return 0
         times = []
-        pass_ms = self._blocked.next_roll_pass_ms
-        for each in self._blocked.values():
+        pass_ms = self.blocked.next_roll_pass_ms
+        for each in self.blocked.values():
             if each.look_ms:
                 times += [] if each.is_empty else [max(each.look_ms, pass_ms)]
             elif (first_ms := each.first_ms()) is not None:
@@ -316,7 +310,7 @@ class ReleaseQueue:
 
     def _take_waiting(self, hash_: int, turn: _Turn) -> Due:
         """Take the timers of one blocked target that may leave, and those that must roll."""
-        blocked = self._blocked[hash_]
+        blocked = self.blocked[hash_]
         is_read = turn.reader.load_ahead(blocked)
         rows, released = self._take_allowed(blocked, turn)
         old, old_released = (self._take_old(queue, hash_, turn) for queue in (blocked.rows, blocked.held))
@@ -339,9 +333,8 @@ class ReleaseQueue:
         if first_ms is None or first_ms > now_ms:
             return NO_ROWS, NO_ROWS
         allowed = 0 if blocked.is_paused else None if gate is None else gate.allowance(blocked.target, now_ms)
-        if allowed == 0 and passing(rows.rows(), 0, now_ms) == 0:
-            return NO_ROWS, NO_ROWS
-        if room.is_full_for(blocked.hash):
+        has_none = allowed == 0 and passing(rows.rows(), 0, now_ms) == 0
+        if has_none or room.is_full_for(blocked.hash):
             return NO_ROWS, NO_ROWS
         allowed = room.timers if allowed is None else allowed
         before_rows = room.take(held, min(now_ms, rows.first_ms or now_ms), allowed)
@@ -358,7 +351,7 @@ class ReleaseQueue:
         first_ms = queue.first_ms
         if first_ms is None or first_ms > turn.old_ms or turn.room.is_full_for(hash_):
             return NO_ROWS
-        end_unit = self._blocked.start_roll_pass(turn.now_ms, turn.old_ms, self._timers.end_unit)
+        end_unit = self.blocked.start_roll_pass(turn.now_ms, turn.old_ms, self._timers.end_unit)
         run = queue.rows()
         stops = np.flatnonzero((run["visit_ms"] > turn.old_ms) | (run["unit"] >= end_unit))
         old = int(stops[0]) if len(stops) else len(run)
@@ -369,17 +362,17 @@ class ReleaseQueue:
 
     def _block(self, target: str, after: Key) -> BlockedTarget:
         """Let the timers of `target` with a key above `after` wait, if they do not yet."""
-        blocked = self._blocked.named(target)
+        blocked = self.blocked.named(target)
         if blocked is None:
-            blocked = BlockedTarget(target, is_paused=False, after=after)
-            self._blocked[blocked.hash] = blocked
+            blocked = BlockedTarget(target, is_paused=False, stretches=[(after, END)])
+            self.blocked[blocked.hash] = blocked
             self._queue.remove([blocked.hash], "topic_hash")
             self.has_staged = True
         return blocked
 
     def _unblock(self, blocked: BlockedTarget, turn: _Turn) -> bool:
         """Return a target without waiting timers to the common order. False if it has some, or is paused."""
-        if blocked.is_paused or blocked.gaps or not turn.reader.has_read_all(blocked):
+        if blocked.is_paused or len(blocked.stretches) > 1 or not turn.reader.has_read_all(blocked):
             return False
         after, first_ms, main_ms = blocked.after, blocked.first_ms(), self._queue.first_ms
         is_waiting = first_ms is not None and first_ms <= max(turn.now_ms, self.settled.visit_ms)
@@ -389,7 +382,7 @@ class ReleaseQueue:
         if is_waiting or is_ahead or len(blocked.held):
             return False
         self.settled = max(self.settled, after)
-        del self._blocked[blocked.hash]
+        del self.blocked[blocked.hash]
         run = blocked.rows.rows()
         self._queue.push(run[run["visit_ms"] // self._tick_ms <= self._cursor])
         self.has_staged = True

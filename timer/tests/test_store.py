@@ -380,7 +380,7 @@ class StoreAgainstList(RuleBasedStateMachine):
             assert rough_last_ms in (last_ms, (last_ms // HOUR_MS + 1) * HOUR_MS - 1)
         assert self.store.queries.due_ranges() == ranges
         hours = {target: Counter(due_ms // HOUR_MS * HOUR_MS for due_ms in own) for target, own in dues.items()}
-        assert self.store.queries.due_hours() == hours
+        assert self.store.queries.dues.hours() == hours
 
     @invariant()
     def wakes_up_in_time(self) -> None:
@@ -740,7 +740,7 @@ def test_a_shutdown_snapshot_takes_any_number_of_topics() -> None:
     stopped(store)
     found = found_in(disk)
     again = open_store(disk.reopen(), options, found, found.progress, (), ())
-    assert (again.pending, again.queries.targets) == (count, count)
+    assert (again.pending, again.queries.dues.targets) == (count, count)
 
 
 @of_each_engine
@@ -934,7 +934,7 @@ def test_empty_topics_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
         end = Batch()
         end.end(store.queries.pending_at(2 * number - 1))  # each is followed by its delete mark
         store.add(end, number + 1)
-    assert store.queries.pending_by_topic() == {"orders": 1}
+    assert store.queries.dues.counts() == {"orders": 1}
     names = [each.name for each in store._index.dues._topics.values()]
     assert "orders" in names
     assert len(names) < 60
@@ -1045,16 +1045,20 @@ def test_units_repointed_by_an_earlier_process_are_synced_before_the_old_file_go
     """The process was killed before its sync: the system has the bytes, the disk may not."""
     units = np.zeros(9, UNIT)
     units["size"], units["magic"] = UNIT_SIZE, 1
+
+    def sync(disk: SimDisk, log: UnitLog) -> None:
+        disk.start_sync([file for folder in log.folders for file in folder.take_dirty()]).wait()
+
     for seed in range(20):
         disk = SimDisk(random.Random(seed))
         log = UnitLog(disk, "timer", "ids", 68 * 4, ())
         log.append(units, np.zeros(9, TIMER_ROW))
-        disk.start_sync(log.take_dirty()).wait()
+        sync(disk, log)
         log.repoint(0, 4711)
         disk = disk.reopen()
         bases = [int(name) for name in disk.names("timer")]
         again = UnitLog(disk, "timer", "ids", 68 * 4, bases)
-        disk.start_sync(again.take_dirty()).wait()
+        sync(disk, again)
         disk.lose_power(random.Random(seed))
         found = UnitLog(disk.reopen(), "timer", "ids", 68 * 4, bases)
         assert found.read_rows(0, 1)[0]["body"].tolist() == [4711]

@@ -107,7 +107,7 @@ class WheelTimers(StoreQueries):
 
     @property
     def size_bytes(self) -> int:
-        return self._units.size_bytes + self._bodies.size_bytes
+        return sum(folder.size_bytes for folder in (*self._units.folders, self._bodies))
 
     def all_rows(self) -> Iterator[Rows]:
         for start, end in self._units.blocks(self.low_unit):
@@ -143,13 +143,11 @@ class WheelTimers(StoreQueries):
                 index.add(rows)
             self.index.origins = index
         for first, last in self.index.origins.places(origin_offset):
-            for start, end in self._units.blocks(max(first, self.low_unit)):
-                rows = self.rows(start, min(end, last)) if start < last else NO_ROWS
+            for start, end in self._units.blocks(max(first, self.low_unit), last=last):
+                rows = self.rows(start, end)
                 found: Rows = rows[rows["origin"] == origin_offset]
                 if len(found):
                     return found
-                if end >= last:
-                    break
         return NO_ROWS
 
     def bodies(self, rows: Rows) -> list[Body]:
@@ -163,7 +161,7 @@ class WheelTimers(StoreQueries):
     def _are_pending(self, units: Rows, run: Rows) -> NDArray[np.bool_]:
         """Return which of `units` of one segment are pending. run: the same units as TIMER_ROW."""
         queue = self.release_queue
-        is_in_order = pending_in_order(units, run, queue.settled, queue.key_ranges())
+        is_in_order = pending_in_order(units, run, queue.settled, queue.blocked.key_ranges())
         start = int(run["unit"][0])
         ended = (units["magic"] & MAGIC_DELETE != 0) | self.index.ended.flags(start, start + len(run))
         found: NDArray[np.bool_] = (is_in_order | queue.out_of_order.has(run["unit"])) & ~ended

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kafka_timer.headers import MAX_INT64
 from schemas.journal import Wait
 from schemas.progress import Progress
-from timer.disk import Disk
+from timer.disk import Disk, File
 from timer.errors import UnreadableError
 from timer.format.batch import Batch
 from timer.format.checkpoint import BODIES, IDS, UNITS, WHEEL, Checkpoint, runs
@@ -43,9 +43,11 @@ class WheelStore(Store):
         has_same_wheel = found is not None and (found.progress, found.slots) == (progress, options.slots)
         with ExitStack() as opened:  # on an error, close those that are open
             self._units = UnitLog(disk, UNITS, IDS, segment_bytes, unit_files)
-            opened.callback(self._units.close)
+            for segments in self._units.folders:
+                opened.callback(segments.close)
             self._bodies = FrameLog(disk, BODIES, segment_bytes, body_files)
             opened.callback(self._bodies.close)
+            self._folders = (*self._units.folders, self._bodies)
             self._snapshot = shutdown_snapshot.take(disk, found if has_same_wheel else None)
             self._mapping = disk.map(WHEEL, options.slots * SLOT_SIZE)
             opened.pop_all()
@@ -61,7 +63,7 @@ class WheelStore(Store):
         self._truncate_to_checkpoint(found)
         if not self._restore_snapshot():
             held_now, ended_now = (np.fromiter(each, np.int64, len(each)) for each in (held, ended))
-            settled, key_ranges = self.committed_progress.settled, self.release_queue.key_ranges()
+            settled, key_ranges = self.committed_progress.settled, self.release_queue.blocked.key_ranges()
             self._rebuild(LiveScan(self._units, found, settled, held_now, ended_now, key_ranges))
 
     def _truncate_to_checkpoint(self, found: Checkpoint) -> None:
@@ -108,13 +110,13 @@ class WheelStore(Store):
 
     def _close_files(self) -> None:
         with ExitStack() as ends:
-            for each in (self._bodies, self._units, self._mapping, self._wheel):
+            for each in (*self._folders, self._mapping, self._wheel):
                 ends.callback(each.close)
 
     def _save_snapshot(self, checkpoint: Checkpoint) -> None:
         with closing(self._disk.open(WHEEL)) as wheel:
             # A compaction may have changed units since the checkpoint; a restored snapshot does not check them.
-            dirty = self._units.take_dirty() + self._bodies.take_dirty()
+            dirty = self._take_dirty()
             state = shutdown_snapshot.Snapshot.of(self._index, self.release_queue.held_rows(), self._wheel.crc())
             shutdown_snapshot.write(self._disk, checkpoint, state)
             self._disk.start_sync([*dirty, wheel]).wait()
@@ -154,7 +156,7 @@ class WheelStore(Store):
     def _retain_marks(self, first: int, ended: Rows) -> None:
         """Keep the delete marks of `ended`, from unit `first` on, until the ticks of `ended` have passed."""
         for at, visit_ms in enumerate(ended["visit_ms"].tolist(), first):
-            self._index.retain_until(at, visit_ms)
+            self._index.units.retain_until(self._units.segment(at), visit_ms)
 
     # -- checkpoints and compaction
 
@@ -172,7 +174,7 @@ class WheelStore(Store):
             bodies=tuple(sorted(set(self._bodies.bases) - set(dead_bodies))),
         )
         try:
-            logs = self._disk.start_sync(self._units.take_dirty() + self._bodies.take_dirty())
+            logs = self._disk.start_sync(self._take_dirty())
         except (OSError, UnreadableError):
             self._restore_dirty()
             raise
@@ -190,10 +192,13 @@ class WheelStore(Store):
         units = self._index.units.deletable(self._units.segments()[:-1], self.release_queue.oldest_open_ms())
         return units, self._index.bodies.deletable(bases, MAX_INT64)
 
+    def _take_dirty(self) -> list[File]:
+        return [file for folder in self._folders for file in folder.take_dirty()]
+
     def _restore_dirty(self) -> None:
         """Sync the files again that were taken last: it is unknown which of their bytes are durable."""
-        self._units.restore_dirty()
-        self._bodies.restore_dirty()
+        for folder in self._folders:
+            folder.restore_dirty()
 
     def _is_durable(self, written: CheckpointWriter) -> None:
         for segment in written.dead_units:
@@ -201,7 +206,7 @@ class WheelStore(Store):
             self._index.units.forget(segment)
             self._index.ended.forget(segment)
         for base in written.dead_bodies:
-            self._bodies.drop_segment(base)
+            self._bodies.drop(base)
             self._index.bodies.forget(base)
 
     def _has_failed(self, failed: CheckpointWriter) -> None:

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 
 import numpy as np
 
+from kafka_timer.headers import MAX_INT64
 from timer.disk import Disk, File
 from timer.errors import CorruptStoreError
 from timer.format.body import PEEK_SIZE, Body, Peek, peek, unpack
@@ -74,7 +75,7 @@ class _Segments:
                 self.files[base] = disk.open(_name(folder, base))
             opened.pop_all()
 
-    def append(self, base: int, data: bytes) -> None:
+    def append_to(self, base: int, data: bytes) -> None:
         """Append to the file of `base`, which is created if missing. On OSError nothing changes."""
         is_new = base not in self.files
         if is_new:
@@ -114,6 +115,10 @@ class _Segments:
         self._unsynced_before |= former
 
     def take_dirty(self) -> list[File]:
+        """Return files changed since the last call: what a sync has to cover. Raises OSError and UnreadableError.
+
+        Files of a failed sync are rewritten first: the kernel considers their bytes written and would report success.
+        """
         for base in sorted(self._failed & self.files.keys()):
             self.files[base].rewrite()
         self._failed = set()
@@ -129,42 +134,16 @@ class _Segments:
         self.files.pop(base).close()
         self._disk.remove(_name(self.folder, base))
 
-    def base_of(self, position: int) -> int:
-        at = bisect_right(self.bases, position) - 1
-        if at < 0:
-            raise CorruptStoreError(f"{self.folder} at {position}", "no file holds this position")
-        return self.bases[at]
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size() for file in self.files.values())
 
     def close(self) -> None:
         for file in self.files.values():
             file.close()
 
 
-class _Log:
-    def __init__(self, *folders: _Segments) -> None:
-        self._folders = folders
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(file.size() for folder in self._folders for file in folder.files.values())
-
-    def take_dirty(self) -> list[File]:
-        """Return files changed since the last call: what a sync has to cover. Raises OSError and UnreadableError.
-
-        Files of a failed sync are rewritten first: the kernel considers their bytes written and would report success.
-        """
-        return [file for folder in self._folders for file in folder.take_dirty()]
-
-    def restore_dirty(self) -> None:
-        for folder in self._folders:
-            folder.restore_dirty()
-
-    def close(self) -> None:
-        for folder in self._folders:
-            folder.close()
-
-
-class UnitLog(_Log):
+class UnitLog:
     """The TimerLog, and for each unit a row of UNIT_EXTRA_DISK: id hash (the id index is built from it), check.
 
     Units are numbered from 0; the number gives the RIP-43 position. bases: the files by first position; others are
@@ -181,7 +160,7 @@ class UnitLog(_Log):
             opened.callback(self._segments.close)
             self._ids = _Segments(disk, ids_folder, bases)
             opened.pop_all()
-        super().__init__(self._segments, self._ids)
+        self.folders = self._segments, self._ids
         self._segments.mark_all_unsynced()  # an earlier process may have repointed units
         self.end = 0
         for base in self._segments.bases[-1:]:
@@ -208,9 +187,9 @@ class UnitLog(_Log):
     def segments(self) -> list[int]:
         return [base // self._segment_bytes for base in self._segments.bases]
 
-    def blocks(self, first: int, size: int = _BLOCK_UNITS) -> Iterator[tuple[int, int]]:
-        """Yield parts [start, end) of the log from unit `first` on, each in one existing file; `size` grows."""
-        log_end = self.end
+    def blocks(self, first: int, size: int = _BLOCK_UNITS, *, last: int = MAX_INT64) -> Iterator[tuple[int, int]]:
+        """Yield parts [start, end) of units [first, last), each in one existing file; `size` grows."""
+        log_end = min(last, self.end)
         for segment in self.segments():
             start = max(first, segment * self.per_segment)
             end = min(log_end, (segment + 1) * self.per_segment)
@@ -237,13 +216,13 @@ class UnitLog(_Log):
         if within + count == self.per_segment:
             left = self._segment_bytes - self.per_segment * UNIT_SIZE
             data += np.array([(left, 0, BLANK_MAGIC)], BLANK).tobytes()
-        self._segments.append(segment * self._segment_bytes, data)
+        self._segments.append_to(segment * self._segment_bytes, data)
         column = np.empty(count, UNIT_EXTRA_DISK)
         column["id_hash"], column["due_ms"] = extra["id_hash"][:count], extra["due_ms"][:count]
         column["topic_high"] = extra["topic_hash"][:count] >> 32
         column["check"] = unit_checks(units[:count], column, self.end)
         self.end += count
-        self._ids.append(segment * self._segment_bytes, column.tobytes())
+        self._ids.append_to(segment * self._segment_bytes, column.tobytes())
         return count
 
     def damaged(self, number: int, what: str) -> CorruptStoreError:
@@ -302,72 +281,69 @@ class UnitLog(_Log):
         self._ids.drop(segment * self._segment_bytes)
 
 
-class FrameLog(_Log):
+class FrameLog(_Segments):
     """The body log. A frame's position is that of its first byte, counted over all files. bases: as in UnitLog."""
 
     def __init__(self, disk: Disk, folder: str, segment_bytes: int, bases: Collection[int]) -> None:
+        super().__init__(disk, folder, bases)
         self._segment_bytes = segment_bytes
-        self._segments = _Segments(disk, folder, bases)
-        super().__init__(self._segments)
-        bases = self._segments.bases
-        self.end = self.file_end(bases[-1]) if bases else 0
+        self.end = self.file_end(self.bases[-1]) if self.bases else 0
 
     def append(self, frames: list[bytes]) -> Ints:
         """Append `frames` and return their positions. On OSError nothing changes."""
         sizes = np.fromiter(map(len, frames), np.int64, len(frames))
-        start, bases = self.end, self._segments.bases
+        start, bases = self.end, self.bases
         base = bases[-1] if bases and start - bases[-1] < self._segment_bytes else start
-        self._segments.append(base, b"".join(frames))
+        self.append_to(base, b"".join(frames))
         ends = start + np.cumsum(sizes)
         self.end = int(ends[-1])
         return ends - sizes
 
+    def base_of(self, position: int) -> int:
+        at = bisect_right(self.bases, position) - 1
+        if at < 0:
+            raise CorruptStoreError(f"{self.folder} at {position}", "no file holds this position")
+        return self.bases[at]
+
     def read_upto(self, position: int, size: int) -> bytes:
-        base = self._segments.base_of(position)
-        return self._segments.files[base].read(position - base, size)
+        base = self.base_of(position)
+        return self.files[base].read(position - base, size)
 
     def read(self, position: int, size: int) -> bytes:
         """Return `size` bytes from `position` on, of one file. Raises CorruptStoreError if some are missing."""
         data = self.read_upto(position, size)
         if len(data) != size:
-            raise CorruptStoreError(f"{self._segments.folder} at {position}", f"the file ends before {position + size}")
+            raise CorruptStoreError(f"{self.folder} at {position}", f"the file ends before {position + size}")
         return data
 
-    @property
-    def bases(self) -> list[int]:
-        return self._segments.bases
-
     def bases_of(self, positions: Ints) -> Ints:
-        index = np.searchsorted(self._segments.bases, positions, side="right") - 1
+        index = np.searchsorted(self.bases, positions, side="right") - 1
         if len(index) and int(index.min()) < 0:
-            self._segments.base_of(int(positions.min()))  # raises
-        found: Ints = np.array(self._segments.bases, np.int64)[index]
+            self.base_of(int(positions.min()))  # raises
+        found: Ints = np.array(self.bases, np.int64)[index]
         return found
 
     def check_frames_exist(self, positions: Ints, sizes: Ints) -> None:
         """Raise CorruptStoreError if a file ends before one of these frames. Does not read them."""
         bases = self.bases_of(positions)
-        ends = np.array([self.file_end(base) for base in self._segments.bases], np.int64)
-        beyond = positions + sizes > ends[np.searchsorted(self._segments.bases, bases)]
+        ends = np.array([self.file_end(base) for base in self.bases], np.int64)
+        beyond = positions + sizes > ends[np.searchsorted(self.bases, bases)]
         for position in positions[beyond][:1].tolist():
-            raise CorruptStoreError(f"{self._segments.folder} at {position}", "no file holds this frame")
+            raise CorruptStoreError(f"{self.folder} at {position}", "no file holds this frame")
 
     def file_end(self, position: int) -> int:
-        base = self._segments.base_of(position)
-        return base + self._segments.files[base].size()
+        base = self.base_of(position)
+        return base + self.files[base].size()
 
     def truncate(self, end: int) -> None:
-        for base in [base for base in self._segments.bases if base >= end]:
-            self._segments.drop(base)
-        if end and (not self._segments.bases or self.file_end(end - 1) < end):
-            raise CorruptStoreError(self._segments.folder, f"ends before {end}, which was synced")
+        for base in [base for base in self.bases if base >= end]:
+            self.drop(base)
+        if end and (not self.bases or self.file_end(end - 1) < end):
+            raise CorruptStoreError(self.folder, f"ends before {end}, which was synced")
         if end:
-            base = self._segments.bases[-1]
-            self._segments.cut(base, end - base)
+            base = self.bases[-1]
+            self.cut(base, end - base)
         self.end = end
-
-    def drop_segment(self, base: int) -> None:
-        self._segments.drop(base)
 
     # -- bodies, each compared with its row
 

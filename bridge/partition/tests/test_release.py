@@ -362,7 +362,7 @@ def test_a_backlog_of_any_size_takes_bounded_memory_and_journal() -> None:
         world.producer.produce(TIMERS, b"%d" % number, headers=headers)
     world.pass_time(ms=5_000)
     (owned,) = world.bridge.bridge.partitions.values()
-    waiting = owned.store.release_queue._blocked.named("limited")
+    waiting = owned.store.release_queue.blocked.named("limited")
     assert waiting is not None
     assert owned.store.pending > 10_000
     assert owned.store.release_queue.held == 0

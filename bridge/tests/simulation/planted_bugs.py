@@ -31,7 +31,7 @@ from bridge.testing.fake_kafka import FakeGroup, FakeKafka
 from kafka_timer.headers import MAX_INT64, PAUSED_MS, Claim
 from kafka_timer.origin import TimerPartition
 from schemas import recurrence
-from schemas.journal import CopyInFlight, Decisions, JournalRecord
+from schemas.journal import END, CopyInFlight, Decisions, JournalRecord
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 from schemas.recurrence import Occurrence
 from timer.format.batch import Batch
@@ -324,7 +324,7 @@ def _(made: Wrong, blocked: BlockedTargets, waits: Any) -> None:
 
 
 def _block_nothing(_: ReleaseQueue, target: str, after: Key) -> BlockedTarget:
-    return BlockedTarget(target, is_paused=False, after=after)
+    return BlockedTarget(target, is_paused=False, stretches=[(after, END)])
 
 
 @_planted("one target that fails holds all", CircuitBreakers, "allowance")

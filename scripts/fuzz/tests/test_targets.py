@@ -90,5 +90,5 @@ def test_an_impossible_snapshot_is_rebuilt_from_the_log(fields: dict[str, Any]) 
     found = Checkpoint.from_bytes(contents[NAME])
     assert found is not None
     store = open_store(disk_of(contents), OPTIONS, found, found.progress, found.held, (), found.waits)
-    assert store.pending == sum(store.queries.pending_by_topic().values()) > 20
+    assert store.pending == sum(store.queries.dues.counts().values()) > 20
     store.close()
