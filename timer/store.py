@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,36 +35,29 @@ from timer.format.batch import Batch
 from timer.format.body import Body, Peek
 from timer.format.checkpoint import CLOSED, NAME, Checkpoint
 from timer.format.unit import Rows
-from timer.index.due_counts import DueCounts, DueRange
+from timer.index.due_counts import DueRange
 from timer.options import StoreOptions
+from timer.schedule.pending_timers import PendingTimers
 from timer.schedule.release_queue import ReleaseQueue
 
 
-class StoreQueries(ABC):
-    """Questions about pending timers. They change nothing and raise CorruptStoreError.
+class StoreQueries(PendingTimers, Protocol):
+    """The pending timers of an engine, and questions about them, which change nothing and raise CorruptStoreError."""
 
-    The class of an engine is its port for the release queue, too (timer.schedule.pending_timers.PendingTimers).
-    """
-
-    dues: DueCounts
     release_queue: ReleaseQueue
     """To be set before the first question."""
 
     @property
-    @abstractmethod
     def pending(self) -> int: ...
 
-    @abstractmethod
     def low_offset(self) -> int | None:
         """Return the lowest offset of a pending request or copy, None if nothing is pending."""
 
     @property
-    @abstractmethod
     def pending_bytes(self) -> int:
         """Bytes of the bodies of pending timers. Exact after every kind of start."""
 
     @property
-    @abstractmethod
     def size_bytes(self) -> int:
         """Bytes on disk, without the wheel."""
 
@@ -79,11 +73,9 @@ class StoreQueries(ABC):
         self.dues.search(self.release_queue.rows_of_hour, self.all_rows, is_over, needs_last=needs_last)
         return self.dues.ranges()
 
-    @abstractmethod
     def all_rows(self) -> Iterator[Rows]:
         """Yield all pending rows block by block, in the order of the log."""
 
-    @abstractmethod
     def list_pending(self, first: int) -> tuple[Rows, int | None]:
         """Return the pending rows of one block of the log from unit `first` on, and the next `first`, None at the end.
 
@@ -91,35 +83,28 @@ class StoreQueries(ABC):
         meanwhile may come twice, or not at all while its copy is in flight.
         """
 
-    @abstractmethod
     def pending_at(self, unit: int) -> Rows:
         """Return the row of `unit`, no row if it is not pending any more."""
 
-    @abstractmethod
     def find(self, ids: list[bytes]) -> dict[bytes, Rows]:
         """Return the row (one TIMER_ROW) of each id that has a pending timer."""
 
-    @abstractmethod
     def find_origin(self, origin_offset: int) -> Rows:
         """Return the row of the pending timer with this origin offset, no row if there is none."""
 
-    @abstractmethod
     def bodies(self, rows: Rows) -> list[Body]:
         """Return the bodies of `rows`, in their order."""
 
-    @abstractmethod
     def peek(self, row: Rows) -> Peek: ...
 
 
 @dataclass(slots=True)
 class CheckpointWriter:
-    """A running checkpoint. First the logs become durable, then the checkpoint replaces the last one."""
+    """A running checkpoint of `state`. First the logs become durable, then the checkpoint replaces the last one."""
 
     checkpoint: Checkpoint
     logs: Syncing
-    dead_units: Sequence[int] = ()
-    """Segments without pending rows, to be deleted once `checkpoint` is durable."""
-    dead_bodies: Sequence[int] = ()
+    state: tuple[object, ...]
     replacing: Syncing | None = None
 
 
@@ -142,9 +127,8 @@ class Store(ABC):
         self.committed_progress = progress
         """Progress of the last transaction that is known to be committed."""
         self._writer: CheckpointWriter | None = None
-        self._writing: tuple[object, ...] = ()
         self._checkpointed: tuple[object, ...] = ()
-        """The states of the running checkpoint and of the last one."""
+        """The state of the last checkpoint."""
         self._durable: Checkpoint | None = None
         """The last checkpoint that was made since the store was opened."""
 
@@ -248,13 +232,12 @@ class Store(ABC):
             ended_flights=tuple(ended_flights),
             journal_offset=journal_offset,
         )
-        self._writer = self._write(found)
-        self._writing = self._state()
+        self._writer = CheckpointWriter(*self._write(found), self._state())
         return True
 
     @abstractmethod
-    def _write(self, checkpoint: Callable[..., Checkpoint]) -> CheckpointWriter:
-        """Start to write the checkpoint. checkpoint: makes it from what this engine knows."""
+    def _write(self, checkpoint: Callable[..., Checkpoint]) -> tuple[Checkpoint, Syncing]:
+        """Return the checkpoint, and the running sync of the logs. checkpoint: makes it from what this engine knows."""
 
     def finish_checkpoint(self) -> None:
         self.continue_checkpoint(waits=True)
@@ -273,18 +256,20 @@ class Store(ABC):
                 return False
         except OSError:
             self._writer = None
-            self._has_failed(writer)
+            if writer.replacing is None:  # else the logs are durable
+                self._restore_dirty()
             raise
         self._writer = None
-        self._checkpointed, self._durable = self._writing, writer.checkpoint
-        self._is_durable(writer)
+        self._checkpointed, self._durable = writer.state, writer.checkpoint
+        self._is_durable()
         return True
 
     @abstractmethod
-    def _is_durable(self, written: CheckpointWriter) -> None:
+    def _is_durable(self) -> None:
         """Delete what the durable checkpoint does not name."""
 
-    def _has_failed(self, failed: CheckpointWriter) -> None: ...  # noqa: B027
+    def _restore_dirty(self) -> None:  # noqa: B027
+        """Sync the files again that were taken last: it is unknown which of their bytes are durable."""
 
     @property
     def is_writing(self) -> bool:

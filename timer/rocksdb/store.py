@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from schemas.journal import Wait
 from schemas.progress import Key, Progress
-from timer.disk import Disk
+from timer.disk import Disk, Syncing
 from timer.errors import CorruptStoreError
 from timer.format.batch import Batch
 from timer.format.body import Body, Peek, peek, unpack
@@ -35,7 +35,7 @@ from timer.options import StoreOptions
 from timer.rocksdb.database import BINDINGS_FILE, OPEN, ROW_SIZE, Database, link, rows_of
 from timer.schedule.pending_timers import EmptyTicks, Waits, pending_by_key
 from timer.schedule.release_queue import ReleaseQueue
-from timer.store import CheckpointWriter, Store, StoreQueries
+from timer.store import Store, StoreQueries
 
 _BLOCK_ROWS = 1 << 13
 
@@ -43,13 +43,13 @@ _BLOCK_ROWS = 1 << 13
 class RocksTimers(StoreQueries):
     """The database with what was removed since the last checkpoint."""
 
-    pending = pending_bytes = 0
+    release_queue: ReleaseQueue
+    end_unit = pending = pending_bytes = 0
 
     def __init__(self, database: Database, tick_ms: int) -> None:
         self.tick_ms = tick_ms
         self.database = database
         self.dues = DueCounts(lambda row: self.peek(row).target)
-        self.end_unit = 0
         self._removed: set[int] = set()
         self._removed_rows: list[Rows] = []
         self._lowest: tuple[int, int] | None = None
@@ -255,7 +255,7 @@ class RocksStore(Store):
     def _state(self) -> tuple[object, ...]:
         return self.committed_progress, self._timers.end_unit, self.pending
 
-    def _write(self, checkpoint: Callable[..., Checkpoint]) -> CheckpointWriter:
+    def _write(self, checkpoint: Callable[..., Checkpoint]) -> tuple[Checkpoint, Syncing]:
         """RocksDB writes its files here: the only part of a checkpoint for which a turn waits."""
         self._timers.flush()
         self._number += 1
@@ -270,9 +270,9 @@ class RocksStore(Store):
             bodies=(),
             database=self._number,
         )
-        return CheckpointWriter(found, self._disk.start_sync([]))
+        return found, self._disk.start_sync([])
 
-    def _is_durable(self, written: CheckpointWriter) -> None:  # noqa: ARG002
+    def _is_durable(self) -> None:
         self._delete_other_folders()
 
     def _delete_other_folders(self) -> None:

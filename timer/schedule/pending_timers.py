@@ -55,11 +55,8 @@ def pending_in_order(units: Rows, run: Rows, settled: Key, waits: Waits) -> NDAr
 class PendingTimers(Protocol):
     """The pending timers of a store, as staged. A tick is `tick_ms` long; tick 0 begins at the epoch."""
 
-    @property
-    def tick_ms(self) -> int: ...
-
-    @property
-    def dues(self) -> DueCounts: ...
+    tick_ms: int
+    dues: DueCounts
 
     @property
     def end_unit(self) -> int: ...

@@ -24,6 +24,7 @@ from timer.format.unit import MAGIC_DELETE, MAGIC_UNCHAINED, NO_ROWS, Ints, Rows
 from timer.index.id_index import OriginIndex
 from timer.index.pending_index import EndedUnits, LiveCounts, PendingIndex
 from timer.schedule.pending_timers import Waits, pending_by_key, pending_in_order
+from timer.schedule.release_queue import ReleaseQueue
 from timer.store import StoreQueries
 from timer.wheel.timer_log import FrameLog, UnitLog
 from timer.wheel.timer_wheel import Wheel
@@ -38,6 +39,8 @@ _LOOKED_AT_UNITS = 16
 
 
 class WheelTimers(StoreQueries):
+    release_queue: ReleaseQueue
+
     def __init__(self, units: UnitLog, bodies: FrameLog, wheel: Wheel) -> None:
         self._units = units
         self._bodies = bodies

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kafka_timer.headers import MAX_INT64
 from schemas.journal import Wait
 from schemas.progress import Progress
-from timer.disk import Disk, File
+from timer.disk import Disk, File, Syncing
 from timer.errors import UnreadableError
 from timer.format.batch import Batch
 from timer.format.checkpoint import BODIES, IDS, UNITS, WHEEL, Checkpoint, runs
@@ -23,7 +23,7 @@ from timer.format.unit import MAGIC_UNCHAINED, TIMER_ROW, UNIT, Rows, delete_mar
 from timer.index.id_index import IdIndex
 from timer.options import StoreOptions
 from timer.schedule.release_queue import ReleaseQueue
-from timer.store import CheckpointWriter, Store
+from timer.store import Store
 from timer.wheel import shutdown_snapshot
 from timer.wheel.compaction import Compaction
 from timer.wheel.pending_units import LiveScan, WheelTimers
@@ -56,6 +56,8 @@ class WheelStore(Store):
         self._index = self._timers.index
         self.release_queue = self._timers.release_queue = ReleaseQueue(self._timers, progress.settled, waits)
         self._compaction: Compaction | None = None
+        self._dead: tuple[list[int], list[int]] = [], []
+        """Segments of both logs that the running checkpoint does not name, as they have no pending rows."""
 
     # -- opening and closing
 
@@ -163,8 +165,8 @@ class WheelStore(Store):
     def _state(self) -> tuple[object, ...]:
         return self.committed_progress, self._units.end, self._bodies.end, self.pending
 
-    def _write(self, checkpoint: Callable[..., Checkpoint]) -> CheckpointWriter:
-        dead_units, dead_bodies = self._deletable()
+    def _write(self, checkpoint: Callable[..., Checkpoint]) -> tuple[Checkpoint, Syncing]:
+        self._dead = dead_units, dead_bodies = self._deletable()
         found = checkpoint(
             segment_bytes=self._segment_bytes,
             units_end=self._units.end,
@@ -179,7 +181,7 @@ class WheelStore(Store):
             self._restore_dirty()
             raise
         self.release_memory()
-        return CheckpointWriter(found, logs, dead_units, dead_bodies)
+        return found, logs
 
     def _deletable(self) -> tuple[list[int], list[int]]:
         """Return segments of the TimerLog and the body log without pending rows and without ticks that are open.
@@ -196,22 +198,18 @@ class WheelStore(Store):
         return [file for folder in self._folders for file in folder.take_dirty()]
 
     def _restore_dirty(self) -> None:
-        """Sync the files again that were taken last: it is unknown which of their bytes are durable."""
         for folder in self._folders:
             folder.restore_dirty()
 
-    def _is_durable(self, written: CheckpointWriter) -> None:
-        for segment in written.dead_units:
+    def _is_durable(self) -> None:
+        dead_units, dead_bodies = self._dead
+        for segment in dead_units:
             self._units.drop_segment(segment)
             self._index.units.forget(segment)
             self._index.ended.forget(segment)
-        for base in written.dead_bodies:
+        for base in dead_bodies:
             self._bodies.drop(base)
             self._index.bodies.forget(base)
-
-    def _has_failed(self, failed: CheckpointWriter) -> None:
-        if failed.replacing is None:  # else the logs are durable
-            self._restore_dirty()
 
     def release_memory(self) -> None:
         """Give the wheel's pages to the kernel's cache: a tick's page is used again only hours later."""
