@@ -167,11 +167,8 @@ class Decisions:
 
     def rules_from(self, offset: int) -> tuple[Rules | None, int]:
         """Return the rules by which `offset` was first read (None: no record covers it), and the end of their range."""
-        at = bisect_right(self._ranges, offset, key=_end_of)
+        at = bisect_right(self._ranges, offset, key=itemgetter(1))
         if at == len(self._ranges):
             return None, MAX_INT64
         start, end, rules = self._ranges[at]
         return (rules, end) if start <= offset else (None, start)
-
-
-_end_of = itemgetter(1)

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.journal import CopyInFlight, Wait
-from schemas.progress import Key, Progress
+from schemas.progress import Progress
 from timer.disk import Disk, Syncing
 from timer.errors import UnreadableError
 from timer.format.batch import Batch
@@ -159,10 +159,6 @@ class Store(ABC):
     # -- appending
 
     @property
-    def settled(self) -> Key:
-        return self.release_queue.settled
-
-    @property
     def pending(self) -> int:
         return self.queries.pending
 
@@ -191,7 +187,7 @@ class Store(ABC):
         """Move L to the lowest pending offset. Return (C, K, L) as staged: what the next transaction commits."""
         low_offset = self.queries.low_offset()
         self._low_offset = max(self._low_offset, self.next_offset if low_offset is None else low_offset)
-        return Progress(self.next_offset, self.settled, self._low_offset, era=self.committed_progress.era)
+        return Progress(self.next_offset, self.release_queue.settled, self._low_offset, era=self.committed_progress.era)
 
     def committed(self, progress: Progress, *, is_all: bool = True) -> None:
         """Record that the transaction with `progress` is committed. is_all: nothing was staged after it."""

@@ -88,7 +88,7 @@ def sound() -> Contents:
     def receive(first: int, *visits: tuple[int, int]) -> None:
         batch = Batch()
         for offset, (visit, due) in enumerate(visits, first):
-            place = batch.add if (START_MS + visit, offset) > store.settled else batch.hold
+            place = batch.add if (START_MS + visit, offset) > store.release_queue.settled else batch.hold
             place(_body(offset, START_MS + due), START_MS + visit)
         store.add(batch, first + len(visits))
 

@@ -233,7 +233,6 @@ _COVERED = _NUMBERED.itemsize
 BODY_FIELD = slice(28, 36)
 assert UNIT.fields is not None
 assert UNIT.fields["body"] == (np.dtype(">i8"), BODY_FIELD.start)
-_BYTE_BITS = 8
 _FEW_UNITS = 1000
 """Fewer units are checked one by one by zlib; more by a table for a whole block, in half the time."""
 _TOGETHER = 8192
@@ -274,9 +273,9 @@ def _crc_32s(records: NDArray[np.uint8]) -> Checks:
 @cache
 def _byte_changes() -> Checks:
     """Return [place][byte]: how a byte at that place changes the CRC of zeros."""
-    found = np.empty((_COVERED, 1 << _BYTE_BITS), np.uint32)
+    found = np.empty((_COVERED, 256), np.uint32)
     for place in range(_COVERED):
-        for byte in range(1 << _BYTE_BITS):
+        for byte in range(256):
             record = bytes(place) + bytes([byte]) + bytes(_COVERED - place - 1)
             found[place, byte] = zlib.crc32(record) ^ zlib.crc32(bytes(_COVERED))
     return found

@@ -29,19 +29,11 @@ _MOVE_SLOTS = 1 << 15
 class _Table:
     """Open addressing with linear probing over two columns."""
 
-    def __init__(self, slots: int) -> None:
-        self.hashes = np.zeros(slots, np.int64)
-        self.units = np.zeros(slots, np.int64)
-        self._mask = slots - 1
+    def __init__(self, hashes: Ints, units: Ints) -> None:
+        self.hashes, self.units = hashes, units
+        self._mask = len(units) - 1
         self.used = 0
         """Slots that are not empty, removed ones included."""
-
-    @classmethod
-    def of(cls, hashes: Ints, units: Ints) -> "_Table":
-        table = cls(0)
-        table.hashes, table.units, table._mask = hashes, units, len(units) - 1
-        table.used = int((units != _EMPTY).sum())
-        return table
 
     def insert(self, hashes: Ints, units: Ints) -> None:
         """Add pairs. `units` are distinct."""
@@ -91,8 +83,9 @@ class _Table:
         return removed
 
 
-def _slots_for(live: int) -> int:
-    return max(_MIN_SLOTS, 1 << (2 * live - 1).bit_length())  # a power of two
+def _table_for(live: int) -> _Table:
+    slots = max(_MIN_SLOTS, 1 << (2 * live - 1).bit_length())  # a power of two
+    return _Table(np.zeros(slots, np.int64), np.zeros(slots, np.int64))
 
 
 class IdIndex:
@@ -100,7 +93,7 @@ class IdIndex:
 
     def __init__(self, expected: int = 0) -> None:
         """expected: how many will be inserted at first; they fill up to two thirds, above which the table grows."""
-        self._table = _Table(_slots_for(-(-expected * 3 // 4)))
+        self._table = _table_for(-(-expected * 3 // 4))
         self._old: _Table | None = None
         self._old_live = 0
         """Entries still to be moved. With them and the next batch at least a third of the table stays empty."""
@@ -119,7 +112,8 @@ class IdIndex:
     @classmethod
     def restored(cls, hashes: Ints, units: Ints) -> "IdIndex":
         index = cls()
-        index._table = _Table.of(hashes, units)
+        index._table = _Table(hashes, units)
+        index._table.used = int((units != _EMPTY).sum())
         index._live = int((units > _EMPTY).sum())
         return index
 
@@ -153,7 +147,7 @@ class IdIndex:
                 self._move_some()
             if self._is_too_small(added):
                 self._old, self._old_live, self._moved = self._table, self._live, 0
-                self._table = _Table(_slots_for(self._live + added))
+                self._table = _table_for(self._live + added)
         if self._old is not None:
             self._move_some()
 

@@ -34,8 +34,7 @@ class BlockedTarget:
     target: str
     is_paused: bool
     stretches: list[tuple[Key, Key]]
-    """Keys (after, until] of timers that wait, ascending, the last one up to END. More than one: of bridges that had
-    `fresh_share`, and only until what is between them is passed."""
+    """Keys (after, until] that wait, ascending, the last one up to END. Bridges with `fresh_share` left several."""
     hash: int = field(init=False)
     covered: Key = field(init=False)
     rows: RowQueue = field(default_factory=RowQueue)

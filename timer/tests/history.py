@@ -47,7 +47,7 @@ class History:
         for due in dues:
             visit_ms = START_MS + (due if visit is None else visit)
             timer = body(self.offset, START_MS + due, origin=origin, rolls=0 if origin is None else 1)
-            place = batch.add if (visit_ms, timer.origin_offset) > self.store.settled else batch.hold
+            place = batch.add if (visit_ms, timer.origin_offset) > self.store.release_queue.settled else batch.hold
             place(timer, visit_ms)
             self.offset += 1
         self.store.add(batch, self.offset)

@@ -240,7 +240,7 @@ class WheelStore(Store):
 
     def _worth_compacting(self) -> Compaction | None:
         """Return the compaction of a sparse file. Bodies that leave soon after K are not worth a copy."""
-        bodies, far_ms = self._index.bodies, self.settled.visit_ms + self._options.compact_ahead_ms
+        bodies, far_ms = self._index.bodies, self.release_queue.settled.visit_ms + self._options.compact_ahead_ms
         for base in self._bodies.bases[:-1]:
             most = (self._bodies.file_end(base) - base) * self._options.compact_below
             if 0 < bodies.live_bytes(base) < most and bodies.last_visit_ms(base) > far_ms:

@@ -255,7 +255,7 @@ def test_export_records_the_progress_of_an_empty_store(tmp_path: Path) -> None:
         history.closes()
     out = tmp_path / "out.parquet"
     assert exported(tmp_path / "timer-data", out).num_rows == 0
-    settled = history.store.settled
+    settled = history.store.release_queue.settled
     assert parse_stores(pq.read_metadata(out).metadata) == {TimerPartition("timer.requests", 3): (0, 2, *settled, 0)}
 
 
