@@ -31,7 +31,6 @@ from timer.format.body import Body
 from timer.format.checkpoint import BODIES, CLOSED, FORMAT, IDS, MOST_SLOTS, NAME, UNITS, WHEEL, Checkpoint, sound_text
 from timer.format.unit import TIMER_ROW, Rows, hash_of, isin, topic_hash
 from timer.index.due_counts import DueCounts
-from timer.index.pending_index import EndedUnits, LiveCounts
 from timer.schedule.queues import in_order
 from timer.wheel import shutdown_snapshot
 from timer.wheel.pending_units import LiveScan, ranges_at
@@ -108,12 +107,10 @@ class WheelRows:
 
     def live(self) -> Iterator[Rows]:
         """Yield pending rows block by block in the order of the log, the out-of-order ones last."""
-        found, none = self._checkpoint, np.empty(0, np.int64)
-        held = np.array(found.held, np.int64)
-        scan = LiveScan(self._units, found, found.progress.settled, held, none, ranges_at(found))
-        ended = EndedUnits(self._units.per_segment)
-        scan.mark(ended, LiveCounts())
-        yield from scan.live(ended)
+        found = self._checkpoint
+        scan = LiveScan(self._units, found, found.progress.settled, found.held, (), ranges_at(found))
+        scan.mark()
+        yield from scan.live()
         yield from scan.held.values()
 
     def bodies(self, rows: Rows) -> list[Body]:

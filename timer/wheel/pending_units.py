@@ -10,8 +10,7 @@
 If the journal has ended more timers since the checkpoint, their units get a delete mark.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from schemas.progress import Key
 from timer.errors import CorruptStoreError
 from timer.format.body import Body, Peek
 from timer.format.checkpoint import UNITS, Checkpoint
-from timer.format.unit import MAGIC_DELETE, MAGIC_UNCHAINED, NO_ROWS, Ints, Rows, hashes_of, isin, joined, topic_hash
+from timer.format.unit import MAGIC_DELETE, MAGIC_UNCHAINED, NO_ROWS, Rows, hashes_of, isin, joined, topic_hash
 from timer.index.id_index import OriginIndex
 from timer.index.pending_index import EndedUnits, LiveCounts, PendingIndex
 from timer.schedule.pending_timers import Waits, pending_by_key, pending_in_order
@@ -228,20 +227,19 @@ def _only(rows: Rows, is_wanted: NDArray[np.bool_]) -> Rows:
     return rows if is_wanted.all() else rows[is_wanted]
 
 
-@dataclass(eq=False)
 class LiveScan:
-    """One scan of a log that ends at `checkpoint`. Out-of-order (held) and ended origins and waits are those of now."""
+    """One scan of a log that ends at `found`. Out-of-order (held) and ended origins and waits are those of now."""
 
-    _log: UnitLog
-    _checkpoint: Checkpoint
-    _settled: Key
-    _held: Ints
-    _journal_ended: Ints
-    _waits: Waits
-
-    def __post_init__(self) -> None:
-        self._waits_then = ranges_at(self._checkpoint)
-        self._held_then = np.array(self._checkpoint.held, np.int64)
+    def __init__(
+        self, log: UnitLog, found: Checkpoint, settled: Key, held: Collection[int], ended: Collection[int], waits: Waits
+    ) -> None:
+        self._log, self._checkpoint, self._settled, self._waits = log, found, settled, waits
+        origins = (np.fromiter(each, np.int64, len(each)) for each in (held, ended, found.held))
+        self._held, self._journal_ended, self._held_then = origins
+        self._waits_then = ranges_at(found)
+        self.ended = EndedUnits(log.per_segment)
+        self.last_visits = LiveCounts()
+        """The latest wake-up time of each segment."""
         self._counted = self._ids = 0
         self._out_of_order_then: set[int] = set()
         self.held: dict[int, Rows] = {}
@@ -255,7 +253,7 @@ class LiveScan:
         """The largest possible number of pending timers with an id."""
         return min(self._ids, self._checkpoint.pending)
 
-    def mark(self, ended: EndedUnits, live: LiveCounts) -> None:
+    def mark(self) -> None:
         """Run pass 1 over every byte. Raises CorruptStoreError.
 
         A segment is needed until its last tick has passed, also for ended units: a pending chain may pass through.
@@ -268,14 +266,14 @@ class LiveScan:
             marked = [self._log.number(at) for at in marks["body"].tolist()]
             if max(marked, default=-1) >= end:
                 raise CorruptStoreError(UNITS, f"a delete mark below unit {end} for unit {max(marked)}")
-            ended.mark(unit for unit in marked if self._log.has(unit))  # the files of others are deleted
-            live.retain_until(self._log.segment(start), int(run["visit_ms"].max()))
+            self.ended.mark(unit for unit in marked if self._log.has(unit))  # the files of others are deleted
+            self.last_visits.retain_until(self._log.segment(start), int(run["visit_ms"].max()))
 
-    def live(self, ended: EndedUnits) -> Iterator[Rows]:
+    def live(self) -> Iterator[Rows]:
         """Run pass 2: yield rows above K in the order of the log. Raises CorruptStoreError if the count is wrong."""
         for start, end in self._log.blocks(self._checkpoint.low_unit):
             units, run = self._last[1:] if start == self._last[0] else self._log.read_rows(start, end)
-            is_timer = (units["magic"] & MAGIC_DELETE == 0) & ~ended.flags(start, end)
+            is_timer = (units["magic"] & MAGIC_DELETE == 0) & ~self.ended.flags(start, end)
             units, run = _only(units, is_timer), _only(run, is_timer)
             self._count(units, run)
             ended_since = isin(run["origin"], self._journal_ended)

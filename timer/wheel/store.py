@@ -64,9 +64,8 @@ class WheelStore(Store):
     def restore(self, found: Checkpoint, held: Collection[int], ended: Collection[int]) -> None:
         self._truncate_to_checkpoint(found)
         if not self._restore_snapshot():
-            held_now, ended_now = (np.fromiter(each, np.int64, len(each)) for each in (held, ended))
             settled, key_ranges = self.committed_progress.settled, self.release_queue.blocked.key_ranges()
-            self._rebuild(LiveScan(self._units, found, settled, held_now, ended_now, key_ranges))
+            self._rebuild(LiveScan(self._units, found, settled, held, ended, key_ranges))
 
     def _truncate_to_checkpoint(self, found: Checkpoint) -> None:
         self._units.truncate(found.units_end)
@@ -87,9 +86,10 @@ class WheelStore(Store):
     def _rebuild(self, scan: LiveScan) -> None:
         """Rebuild wheel, indexes and counts from the log. The wheel on disk is ignored."""
         index = self._index
-        scan.mark(index.ended, index.units)
+        scan.mark()
+        index.ended, index.units = scan.ended, scan.last_visits
         index.ids = IdIndex(scan.max_ids)
-        for run in scan.live(index.ended):
+        for run in scan.live():
             if len(run):
                 is_timer = np.ones(len(run), np.bool_)
                 self._wheel.link(self._wheel.plan(run["visit_ms"], self._units.positions(run["unit"]), is_timer))
