@@ -1,7 +1,6 @@
 """Changes for a store, in the order of their offsets: timers to add, and pending ones that end."""
 
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,15 +8,13 @@ from numpy.typing import NDArray
 from timer.format.body import Body, pack
 from timer.format.unit import MAGIC_UNCHAINED, TIMER_ROW, Ints, Rows, hashes_of, joined, topic_hash
 
-TimerToAdd: TypeAlias = tuple[Body, int, int]
-"""A timer, its wake-up time, and 0 or MAGIC_UNCHAINED. Bytes and columns are made for all rows at once."""
-
 
 class Batch:
     """`add` or `hold` each timer, `drop` one that ends before it is stored, `end` one that is stored."""
 
     def __init__(self) -> None:
-        self._rows: list[TimerToAdd | None] = []
+        self._rows: list[tuple[Body, int, int] | None] = []
+        """A timer, its wake-up time, and 0 or MAGIC_UNCHAINED. Bytes and columns are made for all rows at once."""
         self._ended: list[Rows] = []
 
     def __len__(self) -> int:

@@ -165,7 +165,5 @@ class PendingIndex:
 
     def move_bodies(self, run: Rows, positions: Ints) -> None:
         """Count the bodies of `run` at `positions`."""
-        moved = run.copy()
-        moved["body"] = positions
-        self.bodies.add(self._bases_of(positions), moved)
+        self.bodies.add(self._bases_of(positions), run)
         self.bodies.remove(self._bases_of(run["body"]), run)

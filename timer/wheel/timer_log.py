@@ -127,8 +127,6 @@ class _Segments:
         return [self.files[base] for base in sorted((own | former) & self.files.keys())]
 
     def drop(self, base: int) -> None:
-        if base not in self.files:
-            return
         self.bases.remove(base)
         self._dirty.discard(base)
         self.files.pop(base).close()
