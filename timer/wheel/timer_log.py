@@ -62,11 +62,10 @@ class _Segments:
             if f"{base:020d}" not in there:
                 raise CorruptStoreError(_name(folder, base), "the file is missing")
         self.files: dict[int, File] = {}
-        self._dirty: set[int] = set()
-        self._unsynced_before: set[int] = set()
-        """Files that an earlier process may have changed without a sync."""
-        self._syncing: tuple[set[int], set[int]] = (set(), set())
-        """The last result of `take_dirty`: own changes, and those of an earlier process."""
+        self._dirty: dict[int, bool] = {}
+        """Files to sync. True: changed by this process; False: an earlier one may have changed it without a sync."""
+        self._syncing: dict[int, bool] = {}
+        """The last result of `take_dirty`."""
         self._failed: set[int] = set()
         """A sync of these failed: the kernel may consider lost bytes written."""
         with ExitStack() as opened:  # on an error, close those that are open
@@ -83,7 +82,7 @@ class _Segments:
             self.bases.append(base)
         file = self.files[base]
         size = file.size()
-        self._dirty.add(base)
+        self._dirty[base] = True
         try:
             file.append(data)
         except OSError:
@@ -93,26 +92,24 @@ class _Segments:
             raise
 
     def overwrite(self, base: int, at: int, data: bytes) -> None:
-        self._dirty.add(base)
+        self._dirty[base] = True
         self.files[base].overwrite(at, data)
 
     def cut(self, base: int, size: int) -> None:
         """Cut the file of `base` to `size`. Sync it in any case: an earlier process may have cut it."""
         if base not in self.files or self.files[base].size() < size:
             raise CorruptStoreError(_name(self.folder, base), f"the file is missing or shorter than {size}")
-        self._dirty.add(base)
+        self._dirty[base] = True
         if self.files[base].size() != size:
             self.files[base].truncate(size)
 
     def mark_all_unsynced(self) -> None:
         """Let the next sync cover all files. They are not rewritten if it fails, as they may be many."""
-        self._unsynced_before = set(self.bases)
+        self._dirty = dict.fromkeys(self.bases, False)
 
     def restore_dirty(self) -> None:
-        own, former = self._syncing
-        self._dirty |= own
-        self._failed |= own
-        self._unsynced_before |= former
+        self._dirty = self._syncing | self._dirty
+        self._failed |= {base for base, is_own in self._syncing.items() if is_own}
 
     def take_dirty(self) -> list[File]:
         """Return files changed since the last call: what a sync has to cover. Raises OSError and UnreadableError.
@@ -122,13 +119,12 @@ class _Segments:
         for base in sorted(self._failed & self.files.keys()):
             self.files[base].rewrite()
         self._failed = set()
-        own, former = self._syncing = self._dirty, self._unsynced_before
-        self._dirty, self._unsynced_before = set(), set()
-        return [self.files[base] for base in sorted((own | former) & self.files.keys())]
+        self._syncing, self._dirty = self._dirty, {}
+        return [self.files[base] for base in sorted(self._syncing.keys() & self.files.keys())]
 
     def drop(self, base: int) -> None:
         self.bases.remove(base)
-        self._dirty.discard(base)
+        self._dirty.pop(base, None)
         self.files.pop(base).close()
         self._disk.remove(_name(self.folder, base))
 
