@@ -278,7 +278,7 @@ def store_metrics(
             "held_timers",
             "Out-of-order timers, by `topic` and `partition`: a clock was set back, they were just rolled, or they"
             " were overdue on arrival for a target that waits. Many without that: check `clock_skew_seconds`.",
-            {partition: store.release_queue.held for partition, store in stores.items()},
+            {partition: len(store.release_queue.out_of_order) for partition, store in stores.items()},
         ),
         partition_gauge(
             "rolling_timers",

@@ -219,7 +219,7 @@ class BatchIntake(Intake):
 
     def _must_wait(self, target: str) -> bool:
         """True if an overdue timer may not leave at once. Those that may are counted."""
-        if self.queue.must_wait(target):
+        if self.queue.blocked.named(target) is not None:
             return True
         allowed = None if self.limits.is_open else self.limits.allowance(target, self._now_ms)
         if allowed is None:

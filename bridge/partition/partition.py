@@ -281,7 +281,7 @@ class Partition:
     @property
     def _too_many_held(self) -> str:
         """The reason why intake waits until out-of-order timers have left or are rolled; empty if there is none."""
-        is_full = self.store.release_queue.held >= _MOST_HELD
+        is_full = len(self.store.release_queue.out_of_order) >= _MOST_HELD
         return f"{_MOST_HELD} timers are held: it goes on when some have left or are rolled" if is_full else ""
 
     def _release(self, now_ms: int, most: int) -> bool:

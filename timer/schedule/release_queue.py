@@ -167,7 +167,7 @@ class ReleaseQueue:
         if gate is not None or self.blocked:
             for hash_ in np.unique(rows["topic_hash"]).tolist():
                 target = self._timers.dues.name(hash_)
-                allowed = 0 if self.must_wait(target) else None if gate is None else gate.allowance(target, now_ms)
+                allowed = 0 if hash_ in self.blocked else None if gate is None else gate.allowance(target, now_ms)
                 if allowed is not None:
                     allowances[hash_] = allowed
         leaves = leaving(rows, allowances, now_ms)
@@ -246,13 +246,8 @@ class ReleaseQueue:
 
     # -- blocked targets
 
-    @property
-    def held(self) -> int:
-        """Number of pending out-of-order timers; the journal names each of them."""
-        return len(self.out_of_order)
-
     def held_rows(self) -> Rows:
-        """Return the rows of these timers, in no order."""
+        """Return the rows of the out-of-order timers, in no order."""
         return joined([self.out_of_order.queue.rows(), *(each.held.rows() for each in self.blocked.values())])
 
     @property
@@ -274,9 +269,6 @@ class ReleaseQueue:
 
     def paused(self) -> set[str]:
         return {blocked.target for blocked in self.blocked.values() if blocked.is_paused}
-
-    def must_wait(self, target: str) -> bool:
-        return self.blocked.named(target) is not None
 
     def oldest_open_ms(self) -> int:
         """Return the start of the tick of K, or of the oldest backlog: units of earlier ticks are not read again."""
