@@ -33,7 +33,7 @@ from timer.format.unit import NO_ROWS, Rows, hashes_of, joined
 from timer.index.due_counts import DueCounts
 from timer.options import StoreOptions
 from timer.rocksdb.database import BINDINGS_FILE, OPEN, ROW_SIZE, Database, link, rows_of
-from timer.schedule.pending_timers import EmptyTicks, Waits, pending_by_key
+from timer.schedule.pending_timers import Waits, pending_by_key
 from timer.schedule.release_queue import ReleaseQueue
 from timer.store import Store, StoreQueries
 
@@ -56,7 +56,6 @@ class RocksTimers(StoreQueries):
         """The lowest pending unit, if it is known, and the offset of its request."""
         self._low_unit = 0
         """No unit below is pending."""
-        self._empty = EmptyTicks()
 
     # -- state, as of a checkpoint
 
@@ -89,7 +88,6 @@ class RocksTimers(StoreQueries):
         self.pending += len(rows)
         self.pending_bytes += int(rows["body_size"].sum())
         self.dues.add(rows)
-        self._empty.forget()
 
     def remove(self, rows: Rows, in_order: Rows = NO_ROWS, *, has_ended: bool = False) -> None:  # noqa: ARG002
         if not len(rows):
@@ -111,9 +109,6 @@ class RocksTimers(StoreQueries):
     # -- in the order of release
 
     def next_tick(self, after: int, until: int) -> int | None:
-        return self._empty.next(after, until, self._search)
-
-    def _search(self, after: int, until: int) -> int | None:
         for visit_ms, unit in self.database.visits_ms(max(0, (after + 1) * self.tick_ms)):
             if visit_ms // self.tick_ms > until:
                 return None

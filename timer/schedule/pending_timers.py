@@ -4,7 +4,7 @@ A key is (wake-up time, origin offset). K, the last settled key, and the key ran
 chained timer whether it is pending.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -72,22 +72,3 @@ class PendingTimers(Protocol):
 
         in_order: the rows in order among them. has_ended: True if they ended before they left.
         """
-
-
-class EmptyTicks:
-    def __init__(self) -> None:
-        self._span = (0, -1)
-        """No tick in (first, second] has a pending timer."""
-
-    def forget(self) -> None:
-        self._span = (0, -1)
-
-    def next(self, after: int, until: int, search: Callable[[int, int], int | None]) -> int | None:
-        """Return the first tick in (after, until] with a pending timer. search: finds it without this memory."""
-        empty_after, empty_until = self._span
-        is_known = empty_after <= after <= empty_until
-        if is_known and until <= empty_until:
-            return None
-        found = search(empty_until if is_known else after, until)
-        self._span = (empty_after if is_known else after, until if found is None else found - 1)
-        return found

@@ -76,6 +76,8 @@ class ReleaseQueue:
         self._queue = RowQueue()
         self.out_of_order = OutOfOrderTimers()
         self.blocked = BlockedTargets(waits)
+        self._empty_ticks = (0, -1)
+        """No tick in (first, second] has a pending timer in order."""
         self._turns = 0
         self._first_starved: int | None = None
         """Hash of the first target without room in the last turn, or _OUT_OF_ORDER."""
@@ -85,15 +87,26 @@ class ReleaseQueue:
     def load_tick(self, tick: int) -> Rows:
         return self._timers.read_tick(tick, self.settled, self.blocked.key_ranges())
 
+    def next_tick(self, after: int, until: int) -> int | None:
+        """Return the first tick in (after, until] with a pending timer in order."""
+        empty_after, empty_until = self._empty_ticks
+        is_known = empty_after <= after <= empty_until
+        if is_known and until <= empty_until:
+            return None
+        found = self._timers.next_tick(empty_until if is_known else after, until)
+        self._empty_ticks = (empty_after if is_known else after, until if found is None else found - 1)
+        return found
+
     def rows_of_hour(self, hour: int) -> Iterator[Rows]:
         """Yield out-of-order rows, then the pending rows of each tick of `hour` (since the epoch)."""
         yield self.held_rows()
         tick: int | None = hour * HOUR_MS // self._tick_ms - 1
         last = ((hour + 1) * HOUR_MS - 1) // self._tick_ms
-        while tick is not None and (tick := self._timers.next_tick(tick, last)) is not None:
+        while tick is not None and (tick := self.next_tick(tick, last)) is not None:
             yield self.load_tick(tick)
 
     def push(self, run: Rows) -> None:
+        self._empty_ticks = (0, -1)
         self.blocked.push(run)
         opened = run[run["visit_ms"] // self._tick_ms <= self._cursor]
         self._queue.push(self.blocked.without(opened))
@@ -136,7 +149,7 @@ class ReleaseQueue:
         room = Room(limit, limit_bytes)
         room.spend(rows)
         until_tick = max(max(now_ms, self.settled.visit_ms) // self._tick_ms, self._cursor)
-        reader = BacklogReader(self.load_tick, self._timers.next_tick, self._tick_ms, until_tick)
+        reader = BacklogReader(self.load_tick, self.next_tick, self._tick_ms, until_tick)
         turn = _Turn(now_ms, max(-1, now_ms - most_wait_ms), room, gate, reader)
         parts = [Due(rows, NO_ROWS)]
         for hash_ in rotated_to(self._first_starved, [_OUT_OF_ORDER, *self.blocked.awake(now_ms)]):
@@ -199,7 +212,7 @@ class ReleaseQueue:
     def _open_ticks(self, now_ms: int, enough: int) -> None:
         now_tick = now_ms // self._tick_ms
         while self._cursor < now_tick and len(self._queue) < enough:
-            tick = self._timers.next_tick(self._cursor, now_tick)
+            tick = self.next_tick(self._cursor, now_tick)
             if tick is None:
                 self._cursor = now_tick
             else:
@@ -226,7 +239,7 @@ class ReleaseQueue:
 
     def next_visit_ms(self, until_ms: int) -> int | None:
         """Return the next wake-up time in memory, or the start of the next tick to open, up to `until_ms`."""
-        tick = self._timers.next_tick(self._cursor, until_ms // self._tick_ms)
+        tick = self.next_tick(self._cursor, until_ms // self._tick_ms)
         tick_start_ms = None if tick is None else tick * self._tick_ms
         return earliest(self._queue.first_ms, self.out_of_order.queue.first_ms, tick_start_ms)
 

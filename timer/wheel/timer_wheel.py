@@ -21,7 +21,6 @@ from timer.disk import Disk, MappedFile
 from timer.errors import UnreadableError, WheelFullError
 from timer.format.checkpoint import WHEEL
 from timer.format.unit import Checks, Ints, Rows, stable_argsort, unique_counts
-from timer.schedule.pending_timers import EmptyTicks
 
 SLOT = np.dtype([("time", ">i8"), ("first", ">i8"), ("last", ">i8"), ("num", ">i4"), ("magic", ">u4")])
 SLOT_SIZE = 32
@@ -83,7 +82,6 @@ class Wheel:
         self._mapping = mapping
         self._table = np.frombuffer(mapping.buffer, SLOT, count=slots)
         self._is_used = np.zeros(-(-slots // EXTENT_SLOTS), np.bool_)
-        self._empty = EmptyTicks()
 
     def close(self) -> None:
         del self._table  # the buffer may be released now
@@ -116,7 +114,6 @@ class Wheel:
 
     def link(self, links: "Links") -> None:
         """Apply `links`. The wheel must not have changed since `plan`."""
-        self._empty.forget()
         self._put(links.where, links.slots)
 
     def _put(self, index: Ints, slots: Rows) -> None:
@@ -167,9 +164,6 @@ class Wheel:
         return (int(slot["first"]), int(slot["last"]), int(slot["num"]))
 
     def next_time(self, after: int, until: int) -> int | None:
-        return self._empty.next(after, until, self._search)
-
-    def _search(self, after: int, until: int) -> int | None:
         if until - after > self._slots:
             return self._first_time_above(after, until)
         start = after + 1
