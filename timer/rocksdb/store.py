@@ -210,8 +210,7 @@ class RocksStore(Store):
             except FileNotFoundError as missing:
                 raise CorruptStoreError(DATABASE, f"folder {self._number} is missing or incomplete") from missing
         self._database = Database(self._open)
-        self._timers = RocksTimers(self._database, options.tick_ms)
-        self.queries = self._timers
+        self.queries = self._timers = RocksTimers(self._database, options.tick_ms)
         self.release_queue = self._timers.release_queue = ReleaseQueue(self._timers, progress.settled, waits)
 
     # -- opening and closing
@@ -246,9 +245,6 @@ class RocksStore(Store):
         return rows, is_in_order
 
     # -- checkpoints
-
-    def _state(self) -> tuple[object, ...]:
-        return self.committed_progress, self._timers.end_unit, self.pending
 
     def _write(self, checkpoint: Callable[..., Checkpoint]) -> tuple[Checkpoint, Syncing]:
         """RocksDB writes its files here: the only part of a checkpoint for which a turn waits."""

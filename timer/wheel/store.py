@@ -163,7 +163,7 @@ class WheelStore(Store):
     # -- checkpoints and compaction
 
     def _state(self) -> tuple[object, ...]:
-        return self.committed_progress, self._units.end, self._bodies.end, self.pending
+        return *super()._state(), self._bodies.end
 
     def _write(self, checkpoint: Callable[..., Checkpoint]) -> tuple[Checkpoint, Syncing]:
         self._dead = dead_units, dead_bodies = self._deletable()
