@@ -103,7 +103,20 @@ class _Node:
         self.given_up.difference_update(range(start // SECTOR, _sectors(end)))
 
     def found(self, rng: Random) -> bytes:
-        return _mixed(self.kept, self._reaching(self.now), rng)
+        """Return what may be found after a loss of power: of each sector the kept or the present bytes, any length."""
+        kept, now = self.kept, self._reaching(self.now)
+        if kept == now:
+            return kept
+        share = rng.choice((0.0, 0.1, 0.5, 0.9, 1.0))
+        shorter, longer = sorted((len(kept), len(now)))
+        length = rng.choice((len(kept), len(now), rng.randint(shorter, longer)))
+        mixed = bytearray(kept[:length].ljust(length, b"\0"))
+        for at in range(0, min(len(now), length), SECTOR):
+            end = min(at + SECTOR, length)
+            if rng.random() < share:
+                part = now[at:end]
+                mixed[at : at + len(part)] = part
+        return bytes(mixed)
 
     def _reaching(self, data: bytes | bytearray) -> bytes:
         """Return what of `data` may reach the platter. Sectors given up stay as they are there, or zeros."""
@@ -133,22 +146,6 @@ def _delete_unused_folders() -> None:
 
 def _sectors(size: int) -> int:
     return -(-size // SECTOR)
-
-
-def _mixed(kept: bytes, now: bytes | bytearray, rng: Random) -> bytes:
-    """Return one of the files that may be found when `now` was being written over `kept`."""
-    if kept == now:
-        return kept
-    share = rng.choice((0.0, 0.1, 0.5, 0.9, 1.0))
-    shorter, longer = sorted((len(kept), len(now)))
-    length = rng.choice((len(kept), len(now), rng.randint(shorter, longer)))
-    mixed = bytearray(kept[:length].ljust(length, b"\0"))
-    for at in range(0, min(len(now), length), SECTOR):
-        end = min(at + SECTOR, length)
-        if rng.random() < share:
-            part = now[at:end]
-            mixed[at : at + len(part)] = part
-    return bytes(mixed)
 
 
 class SimFile:

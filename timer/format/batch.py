@@ -1,7 +1,5 @@
 """Changes for a store, in the order of their offsets: timers to add, and pending ones that end."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -59,14 +57,8 @@ class Batch:
         rows["unit"] = np.arange(first_unit, first_unit + len(rows))
         rows["body_size"] = list(map(len, frames))
         rows["topic_hash"] = list(map(topic_hash, targets))
-        rows["id_hash"] = _id_hashes(ids)
+        if ids.count(None) < len(ids):
+            with_id = [id_ is not None for id_ in ids]
+            rows["id_hash"][with_id] = hashes_of([id_ for id_ in ids if id_ is not None])
         rows["due_ms"] = dues_ms
         return rows, np.array(timestamps_ms, np.int64), np.array(unchained) == 0, frames
-
-
-def _id_hashes(ids: Sequence[bytes | None]) -> Ints:
-    """Return the hash of each id, 0 for None."""
-    hashes = np.zeros(len(ids), np.int64)
-    if ids.count(None) < len(ids):
-        hashes[[id_ is not None for id_ in ids]] = hashes_of([id_ for id_ in ids if id_ is not None])
-    return hashes

@@ -275,7 +275,10 @@ class LiveScan:
             units, run = self._last[1:] if start == self._last[0] else self._log.read_rows(start, end)
             is_timer = (units["magic"] & MAGIC_DELETE == 0) & ~self.ended.flags(start, end)
             units, run = _only(units, is_timer), _only(run, is_timer)
-            self._count(units, run)
+            held_then = isin(run["origin"], self._held_then)
+            above_then = pending_in_order(units, run, self._checkpoint.progress.settled, self._waits_then) & ~held_then
+            self._counted += int(above_then.sum())
+            self._out_of_order_then.update(run["origin"][held_then].tolist())
             ended_since = isin(run["origin"], self._journal_ended)
             is_held = isin(run["origin"], self._held) & ~ended_since
             for at in np.flatnonzero(is_held).tolist():
@@ -289,9 +292,3 @@ class LiveScan:
         found, expected = self._counted + len(self._out_of_order_then), self._checkpoint.pending
         if found != expected:
             raise CorruptStoreError(UNITS, f"{found} live units, the checkpoint counts {expected}")
-
-    def _count(self, units: Rows, run: Rows) -> None:
-        held = isin(run["origin"], self._held_then)
-        settled = self._checkpoint.progress.settled
-        self._counted += int((pending_in_order(units, run, settled, self._waits_then) & ~held).sum())
-        self._out_of_order_then.update(run["origin"][held].tolist())

@@ -63,25 +63,20 @@ class WheelStore(Store):
 
     def restore(self, found: Checkpoint, held: Collection[int], ended: Collection[int]) -> None:
         self._truncate_to_checkpoint(found)
-        if not self._restore_snapshot():
+        taken, self._snapshot = self._snapshot, None
+        if taken is None:
             settled, key_ranges = self.committed_progress.settled, self.release_queue.blocked.key_ranges()
             self._rebuild(LiveScan(self._units, found, settled, held, ended, key_ranges))
+        else:
+            snapshot, used_extents = taken
+            self._wheel.allocate(used_extents)
+            snapshot.restore(self._index)
+            self.release_queue.out_of_order.push(snapshot.held)
 
     def _truncate_to_checkpoint(self, found: Checkpoint) -> None:
         self._units.truncate(found.units_end)
         self._bodies.truncate(found.body_end)
         self._timers.low_unit = found.low_unit
-
-    def _restore_snapshot(self) -> bool:
-        """Restore indexes and counts from the shutdown snapshot. False if there is none that fits."""
-        taken, self._snapshot = self._snapshot, None
-        if taken is None:
-            return False
-        snapshot, used_extents = taken
-        self._wheel.allocate(used_extents)
-        snapshot.restore(self._index)
-        self.release_queue.out_of_order.push(snapshot.held)
-        return True
 
     def _rebuild(self, scan: LiveScan) -> None:
         """Rebuild wheel, indexes and counts from the log. The wheel on disk is ignored."""
