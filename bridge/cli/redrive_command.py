@@ -40,7 +40,7 @@ class MarkOptions(ClusterOptions):
         """Show what `look` returns, and with `apply` send it."""
         sent, sent_records = None, list[Parked]()
         if self.apply:
-            work.begin(settings.replication_factor)
+            work.begin()
         found = look()
         found.limit_to(limit)
         if self.apply:
@@ -110,7 +110,7 @@ def redrive(
         from_ms=None if from_ is None else instant_ms("--from", from_),
         to_ms=None if to is None else instant_ms("--to", to),
     )
-    with closing(ConfluentRedrive.of(settings)) as work:
+    with closing(ConfluentRedrive(settings)) as work:
         chosen.run(work, settings, lambda: work.look(selection), limit)
 
 
@@ -137,7 +137,7 @@ def adopt(
     if mirror == timer_topic or not mirror.startswith(prefix):
         raise SettingsError(f"{mirror}: name a mirror that begins with --prefix, and is not the timer topic itself")
     source = Mirror(mirror, prefix, timer_topic, instant_ms("--due-from", due_from))
-    with closing(ConfluentAdoption.of(settings)) as work:
+    with closing(ConfluentAdoption(settings)) as work:
         chosen.run(work, settings, lambda: work.look_at(source))
 
 

@@ -4,12 +4,10 @@ It is a redrive of the mirror's records: each is sent in a transaction with its 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from bridge.errors import BridgeError
 from bridge.ports import Record
-from bridge.redrive.marks import MarkReader
 from bridge.redrive.mirror import PENDING, Delivered, MirroredPartition, MirroredTimer, count_deliveries
 from bridge.redrive.rules import KeyAndHeaders, Parked, RedriveFilter, RedrivePlan
 from bridge.redrive.sender import ConfluentRedrive
@@ -28,13 +26,8 @@ class Mirror(NamedTuple):
     due_from_ms: int
 
 
-@dataclass(eq=False)
 class ConfluentAdoption(ConfluentRedrive):
     """One `look_at` and optionally one `apply`."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._timers: dict[Parked, MirroredTimer] = {}
 
     def look_at(self, mirror: Mirror) -> RedrivePlan:
         """Return what `apply` would send, up to now. Raises BridgeError if the topics do not fit."""
@@ -47,13 +40,12 @@ class ConfluentAdoption(ConfluentRedrive):
             for records in self._records(new):
                 part.read(records, is_new=True)
             parts.append(part)
-        markers = MarkReader(self._marks).update(self._history, self._topics.partitions)
-        plan = RedrivePlan(RedriveFilter(frozenset({mirror.timer_topic}), frozenset({PENDING})), markers)
+        plan = self._plan(RedriveFilter(frozenset({mirror.timer_topic}), frozenset({PENDING})))
         delivered = self._deliveries(mirror, {target for part in parts for target in part.targets}, plan)
-        for part in parts:
-            for record, timer in part.judged(delivered):
-                plan.add(record)
-                self._timers[record] = timer
+        self._timers: dict[Parked, MirroredTimer] = {}
+        for record, timer in (each for part in parts for each in part.judged(delivered)):
+            plan.add(record)
+            self._timers[record] = timer
         if unknown := [origin for part in parts for origin in part.unknown]:
             plan.notes.append(
                 f"{len(unknown)} cancels or moves name a timer by its position in the lost cluster, which the mirror"

@@ -11,11 +11,9 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self
 
 from confluent_kafka import KafkaError
 
-from bridge.config.kafka_config import Connection
 from bridge.config.settings import Settings
 from bridge.errors import BridgeError, FencedError, OutcomeUnknownError
 from bridge.kafka import client_config as clients
@@ -28,13 +26,11 @@ from bridge.kafka.transactions.record_sender import SendFailure, TransactionCont
 from bridge.kafka.transactions.rejection_finder import RejectionFinder, TopicProbe
 from bridge.ports import Outgoing, Record
 from bridge.redrive import rules
-from bridge.redrive.marks import MarkReader
+from bridge.redrive.marks import MarkIndex
 from bridge.redrive.rules import KeyAndHeaders, Parked, RedriveFilter, RedrivePlan
 from kafka_timer.origin import TimerPartition
 from schemas import resent
 from schemas.chunks import chunks
-from schemas.resent import MarkTopics
-from schemas.rules import Rules
 
 _MOST_RECORDS = 500
 _MOST_BYTES = 8 << 20
@@ -52,51 +48,43 @@ class RedriveResult:
     """Records that retention deleted from the rejected topic meanwhile."""
 
 
-@dataclass(eq=False)
 class ConfluentRedrive:
-    """One `look` and optionally one `apply`. `connection` is that of the instance "redrive". Raises BridgeError."""
+    """One `look` and optionally one `apply`. Waits for a broker up to `startup_timeout`, to send without limit.
 
-    _connection: Connection
-    _rejected_topic: str
-    _marks: MarkTopics
-    _rules: Mapping[str, Rules]
-    _retrier: Retrier
+    ending: ends waits. Raises BridgeError.
+    """
 
-    @classmethod
-    def of(cls, settings: Settings, ending: Retrier | None = None) -> Self:
-        """Return one that waits for a broker up to `startup_timeout`, to send without limit. ending: ends waits."""
-        retrier = Retrier(ending)
-        retrier.give_up_in(settings.startup_timeout / 1000)
-        connection, marks = settings.connection("redrive"), settings.redrive_marks
-        return cls(connection, settings.rejected_topic, marks, settings.rules(), retrier)
-
-    def __post_init__(self) -> None:
+    def __init__(self, settings: Settings, ending: Retrier | None = None) -> None:
+        self._settings = settings
+        self._connection = settings.connection("redrive")
+        self._marks, self._rules = settings.redrive_marks, settings.rules()
+        self._retrier = Retrier(ending)
+        self._retrier.give_up_in(settings.startup_timeout / 1000)
         self._topics = ConfluentTopics(self._connection, self._retrier)
         self._history = ConfluentHistory(self._connection, {}, self._retrier)
         self._producer: TransactionalProducer | None = None
         probe = TopicProbe(self._connection, self._retrier)
         self._rejection_finder = RejectionFinder(probe, compresses=clients.compresses(self._connection))
 
-    def begin(self, replication_factor: int) -> None:
+    def begin(self) -> None:
         """Start the producer. Call it before `look` if `apply` is to follow."""
         topic = self._marks.topic
         if self._topics.partitions(topic) is None:
-            self._topics.create(topic, resent.PARTITIONS, replication_factor, resent.CONFIG)
+            self._topics.create(topic, resent.PARTITIONS, self._settings.replication_factor, resent.CONFIG)
         if (fault := resent.policy_fault(topic, self._topics.config(topic)["cleanup.policy"])) is not None:
             raise BridgeError(fault)
         self._producer = TransactionalProducer(clients.producer(self._connection, 0), self._retrier)
 
     def look(self, selection: RedriveFilter) -> RedrivePlan:
         """Return what `apply` would send, up to the last stable offset as of now."""
-        count = self._topics.partitions(self._rejected_topic)
+        topic = self._settings.rejected_topic
+        count = self._topics.partitions(topic)
         if count is None:
             raise BridgeError(
-                f"{self._rejected_topic} does not exist: name the bridge's with --rejected-topic; `timer-bridge run`"
-                f" makes it"
+                f"{topic} does not exist: name the bridge's with --rejected-topic; `timer-bridge run` makes it"
             )
-        markers = MarkReader(self._marks).update(self._history, self._topics.partitions)
-        found = RedrivePlan(selection, markers)
-        for place in (TimerPartition(self._rejected_topic, number) for number in range(count)):
+        found = self._plan(selection)
+        for place in (TimerPartition(topic, number) for number in range(count)):
             first, end = self._history.bounds(place)
             if selection.from_ms is not None:
                 first = max(first, self._history.offset_at(place, selection.from_ms))
@@ -130,6 +118,9 @@ class ConfluentRedrive:
             self._producer.close()
 
     # -- looking
+
+    def _plan(self, selection: RedriveFilter) -> RedrivePlan:
+        return RedrivePlan(selection, MarkIndex(self._marks).update(self._history, self._topics.partitions))
 
     def _require_partitions(self, records: Sequence[Parked]) -> None:
         for topic in sorted({record.partition.topic for record in records}):

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from bridge.config.kafka_config import Connection
 from bridge.config.settings import Settings
 from bridge.errors import BridgeError, FencedError
 from bridge.kafka import Retrier
@@ -21,12 +20,9 @@ from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S
 from kafka_timer.headers import Headers
 from kafka_timer.origin import TimerPartition
-from schemas.resent import Job, MarkTopics
-from schemas.rules import Rules
 from scripts.common.processes import BridgeProcess
 
 pytestmark = pytest.mark.broker
-RULES = Rules(max_delay_ms=10_000, roll_window_ms=1_000)
 
 
 class Place:
@@ -36,8 +32,10 @@ class Place:
         self.cluster = Cluster(broker.bootstrap_servers)
         self.timers = self.cluster.topic("timers", 2, max_message_bytes="5000")
         self.rejected = self.cluster.topic("rejected", 2)
-        self.marks = MarkTopics(Job.REDRIVE, f"resent-{self.timers}", f"redriven-{self.timers}")
-        self.group = f"group-{self.timers}"
+        topics = {"timer_topic": self.timers, "rejected_topic": self.rejected, "resent_topic": f"resent-{self.timers}"}
+        own = topics | {"redriven_topic": f"redriven-{self.timers}", "group": f"group-{self.timers}"}
+        self.settings = Settings(bootstrap_servers=broker.bootstrap_servers, **own)
+        self.marks = self.settings.redrive_marks
 
     def park(self, value: bytes, number: int, code: bytes = b"unknown-topic", partition: int = 0) -> None:
         origin = f"{self.timers}/1/{number}".encode()
@@ -47,10 +45,9 @@ class Place:
 
     def redrive(self, *, begun: bool = True) -> ConfluentRedrive:
         self.cluster.flush()
-        connection = Connection(self.cluster.bootstrap_servers, self.group, "redrive")
-        made = ConfluentRedrive(connection, self.rejected, self.marks, {self.timers: RULES}, Retrier())
+        made = ConfluentRedrive(self.settings)
         if begun:
-            made.begin(-1)
+            made.begin()
         return made
 
     def all_of_it(self) -> int:
@@ -197,7 +194,7 @@ def test_marks_that_would_expire_are_refused(place: Place) -> None:
     place.cluster.create(place.marks.topic, cleanup_policy="delete")
     redrive = place.redrive(begun=False)
     with pytest.raises(BridgeError, match=r"cleanup\.policy is delete: set it to compact"):
-        redrive.begin(-1)
+        redrive.begin()
     redrive.close()
 
 
@@ -206,9 +203,7 @@ def test_a_redrive_by_the_page_that_has_nothing_to_send_ends_no_other_one(place:
     assert place.all_of_it() == 1
     place.park(b"two", 5)
     running = place.redrive()
-    topics = {"timer_topic": place.timers, "rejected_topic": place.rejected, "group": place.group}
-    marks = {"resent_topic": place.marks.topic, "redriven_topic": place.marks.former}
-    page = ConfluentKafkaPort(Settings(bootstrap_servers=place.cluster.bootstrap_servers, **topics, **marks))
+    page = ConfluentKafkaPort(place.settings)
     chosen = {(TimerPartition(place.rejected, 0), 0)}
     assert page.redrive(chosen, lambda _: None) == RedriveResult()
     assert running.apply(running.look(place.everything).selected).count == 1

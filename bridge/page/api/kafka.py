@@ -15,7 +15,7 @@ from bridge.config.settings import Settings
 from bridge.errors import BridgeError
 from bridge.kafka import ConfluentGroup, ConfluentHistory, ConfluentTopics, Retrier
 from bridge.ports import Member
-from bridge.redrive.marks import MarkIndex, MarkReader
+from bridge.redrive.marks import MarkIndex
 from bridge.redrive.rules import Parked, RedriveFilter, RejectedLog
 from bridge.redrive.sender import ConfluentRedrive, RedriveResult
 from kafka_timer import TimerOperator
@@ -88,7 +88,7 @@ class ConfluentKafkaPort:
         self._group: ConfluentGroup | None = None
         self._reader: _HistoryReader | None = None
         self._producers: dict[str, TimerOperator] = {}
-        self._marks = MarkReader(settings.redrive_marks)
+        self._marks = MarkIndex(settings.redrive_marks)
 
     def group(self) -> GroupView:
         with self._lock:
@@ -134,10 +134,10 @@ class ConfluentKafkaPort:
         if not self._redriving.acquire(blocking=False):
             raise BridgeError("records are being sent again already: wait for that to end, then do it again")
         try:
-            with closing(ConfluentRedrive.of(self._settings, self._ending)) as work:
+            with closing(ConfluentRedrive(self._settings, self._ending)) as work:
                 if not work.look(selection).selected:  # a session would end a `redrive --apply` that is running
                     return RedriveResult()
-                work.begin(self._settings.replication_factor)
+                work.begin()
                 found = work.look(selection)
                 found.limit_to(None)
                 return work.apply(found.selected, on_sent)

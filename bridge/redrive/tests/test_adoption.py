@@ -7,21 +7,16 @@ import pytest
 from typer.testing import CliRunner
 
 from bridge.cli.app import app
-from bridge.config.kafka_config import Connection
+from bridge.config.settings import load
 from bridge.errors import BridgeError, SettingsError
-from bridge.kafka.retry import Retrier
 from bridge.ports import Record
 from bridge.redrive.adoption import ConfluentAdoption, Mirror
 from bridge.redrive.rules import PlanRow
 from kafka_timer.headers import Headers
 from kafka_timer.origin import TimerPartition
-from schemas.resent import Job, MarkTopics
-from schemas.rules import Rules
 
 TIMERS, FROM_MS = "timer.requests", 1_000_000_000_000
 MIRROR = Mirror(f"primary.{TIMERS}", "primary.", TIMERS, FROM_MS)
-MARKS = MarkTopics(Job.REDRIVE, "timer.resent", "timer.redriven")
-RULES = Rules(max_delay_ms=10**12, roll_window_ms=10**6, own_topics=frozenset({TIMERS}))
 
 
 class SecondCluster:
@@ -53,7 +48,7 @@ class SecondCluster:
         yield [record for record in self.topics[place.topic] if first <= record.offset < end]
 
     def adoption(self) -> ConfluentAdoption:
-        made: Any = ConfluentAdoption(Connection("127.0.0.1:1"), "timer.rejected", MARKS, {TIMERS: RULES}, Retrier())
+        made: Any = ConfluentAdoption(load({"bootstrap_servers": "127.0.0.1:1", "max_delay": "10000d"}, {}, None))
         made._topics = made._history = self
         return made  # type: ignore[no-any-return]
 

@@ -223,8 +223,7 @@ class Work:
     def __init__(self, outcome: RedriveResult | BridgeError) -> None:
         self._outcome = outcome
 
-    def begin(self, copies: int) -> None:
-        del copies
+    def begin(self) -> None: ...
 
     def look(self, selection: RedriveFilter) -> RedrivePlan:
         found = RedrivePlan(selection, ())
@@ -246,7 +245,7 @@ class Work:
 
 def redrive(monkeypatch: pytest.MonkeyPatch, outcome: RedriveResult | BridgeError, *more: str) -> tuple[int, str, str]:
     """Return the exit code, 1 after an exception, and the output."""
-    monkeypatch.setattr(sender.ConfluentRedrive, "of", lambda _: Work(outcome))
+    monkeypatch.setattr(sender, "ConfluentRedrive", lambda _: Work(outcome))
     asked = ["redrive", "--bootstrap-servers", "127.0.0.1:1", "--timer-topic", TIMERS.topic, *more]
     ended = CliRunner().invoke(app, asked)
     error = "" if isinstance(ended.exception, SystemExit | None) else str(ended.exception)

@@ -3,18 +3,14 @@
 from collections.abc import Iterator
 from typing import Any
 
-from bridge.config.kafka_config import Connection
-from bridge.kafka.retry import Retrier
+from bridge.config.settings import Settings
 from bridge.ports import Record
 from bridge.redrive.rules import RedriveFilter
 from bridge.redrive.sender import ConfluentRedrive
 from kafka_timer.headers import Headers
 from kafka_timer.origin import TimerPartition
-from schemas.resent import Job, MarkTopics
-from schemas.rules import Rules
 
 TIMERS = "timer.requests"
-RULES = Rules(max_delay_ms=10**9, roll_window_ms=10**6, own_topics=frozenset({TIMERS}))
 
 
 class Log:
@@ -39,8 +35,7 @@ class Log:
 
 
 def test_chosen_records_are_read_from_the_first_to_the_last_that_is_there() -> None:
-    marks = MarkTopics(Job.REDRIVE, "timer.resent", "timer.redriven")
-    redrive: Any = ConfluentRedrive(Connection("127.0.0.1:1"), "timer.rejected", marks, {TIMERS: RULES}, Retrier())
+    redrive: Any = ConfluentRedrive(Settings(bootstrap_servers="127.0.0.1:1"))
     redrive._topics = redrive._history = log = Log()
     redrive._require_partitions = lambda records: None
     chosen = {(TimerPartition("timer.rejected", 0), at) for at in (3, 12, 15, 99)}

@@ -171,7 +171,7 @@ def test_a_redrive_that_waits_for_a_broker_ends_with_the_page(monkeypatch: pytes
     made: list[Unfilled] = []
 
     class Waiting(ConfluentRedrive):
-        def begin(self, replication_factor: int) -> None:
+        def begin(self) -> None:
             made.append(Unfilled(self._retrier))
             self._producer = made[0]  # type: ignore[assignment]
             begun.set()
