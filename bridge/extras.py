@@ -4,21 +4,12 @@ The bridge alone delivers timers and serves probes and metrics. pyproject.toml l
 Only commands import bridge.page; `page()` loads it by its name.
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Any
 
 from bridge.config.settings import Settings
 from bridge.errors import BridgeError
-
-if TYPE_CHECKING:
-    from bridge.observe.status import Status
-    from bridge.ports import Clock
-    from bridge.probes import MetricsText
-    from bridge.query.query_queue import QueryQueue
 
 _MODULES = {
     "page": ("fastapi", "h11", "itsdangerous", "jinja2", "starlette", "uvicorn"),
@@ -31,28 +22,9 @@ _MODULES = {
 }
 
 
-class Page(Protocol):
-    """The part of bridge.page.app that a process and the supervisor of workers use."""
-
-    def check(self, settings: Settings) -> None: ...
-
-    def serving_bridge(
-        self,
-        settings: Settings,
-        status: "Status",
-        queries: "QueryQueue",
-        clock: "Clock",
-        metrics: "MetricsText",
-        worker: int,
-    ) -> AbstractContextManager[None]: ...
-
-    def serving_workers(self, settings: Settings, sockets: Sequence[Path]) -> AbstractContextManager[None]: ...
-
-    def ready_partitions(self, sockets: Sequence[Path]) -> list[str] | None: ...
-
-
-def page() -> Page:
-    return cast("Page", import_module("bridge.page.app"))
+def page() -> Any:
+    """Return the module bridge.page.app."""
+    return import_module("bridge.page.app")
 
 
 def missing(extra: str) -> list[str]:

@@ -175,9 +175,10 @@ def _http_server(settings: Settings, shared: SharedState) -> AbstractContextMana
     status, queries, metrics, worker = shared
     limits = AlertLimits(version("kafka-timer-bridge"), settings.min_free_bytes, MAX_CLOCK_SKEW_MS)
     text = metrics_text(Exposition(metrics, status, limits), queries, SystemClock())
-    if not extras.missing("page"):
-        return extras.page().serving_bridge(settings, status, queries, SystemClock(), text, worker)
-    return serving_probes(settings.http_host, settings.http_port, status, text, known_names(settings))
+    if extras.missing("page"):
+        return serving_probes(settings.http_host, settings.http_port, status, text, known_names(settings))
+    page: AbstractContextManager[None] = extras.page().serving_bridge(settings, status, queries, SystemClock(), text, worker)
+    return page
 
 
 class BridgeRunner:
@@ -296,9 +297,7 @@ class BridgeRunner:
             bridge.turn()
             bridge.monitors.check_jump(time.monotonic_ns() // 1_000_000)
             self._shared.status.turn_ended()
-            self._shared.status.traffic.sample_pending(
-                lambda: sum(bridge.pending.values()), time.time_ns() // 1_000_000
-            )
+            self._shared.status.traffic.sample_pending(lambda: sum(bridge.pending.values()), SystemClock().now_ms())
             memory.turn_ended(is_idle=bridge.is_idle)
             self._shared.query_queue.run_next(bridge)
             if bridge.options is not self._growth.options:

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -23,12 +23,10 @@ from bridge.config.secret_file import read_token
 from bridge.errors import BridgeError, SettingsError
 from bridge.partition.options import instant_text
 from bridge.query.summary import (
-    InstanceNamed,
-    InstancePending,
     Named,
-    OfInstance,
     Pending,
     Timer,
+    merge_named,
     merge_pending,
     named_in_store,
     parse_bucket_ms,
@@ -39,7 +37,6 @@ from kafka_timer.origin import TimerPartition
 from schemas.kafka_settings import PREFIX, from_environment
 from timer.stopped_store import StoppedStore
 
-OneInstance = TypeVar("OneInstance", bound=OfInstance)
 _HTTP_PORT = f"{PREFIX}HTTP_PORT"
 _STOP_OR_ASK = "ask it by its --http-port (or --url); if it was started without one, stop it first"
 _ROWS = 24
@@ -58,27 +55,17 @@ commands = typer.Typer()
 
 
 class RunningInstances:
-    """All instances of a group, and so all its partitions. Raises BridgeError.
-
-    token: needed for a question by id. unread_partitions: those that the last answer lacks because they still recover.
-    """
+    """All instances of a group, and so all its partitions. token: needed for a question by id. Raises BridgeError."""
 
     def __init__(self, urls: list[str], token: str | None = None) -> None:
         self._bridges = [ApiClient(url, "--http-port", token) for url in urls]
-        self.unread_partitions: list[str] = []
 
     def pending(self, bucket_ms: int, topic: str | None) -> Pending:
         asked = {"bucket": duration_text(bucket_ms)} | ({} if topic is None else {"topic": topic})
-        return merge_pending(self._ask(asked, InstancePending))
+        return merge_pending(each.get("/pending", asked, Pending) for each in self._bridges)
 
     def named(self, id_: str) -> Named:
-        found = self._ask({"id": id_}, InstanceNamed)
-        return Named(at_ms=found[0].at_ms, id=id_, timers=[timer for each in found for timer in each.timers])
-
-    def _ask(self, asked: Mapping[str, str], kind: type[OneInstance]) -> list[OneInstance]:
-        found = [each.get("/pending", asked, kind) for each in self._bridges]
-        self.unread_partitions = sorted({name for each in found for name in each.recovering})
-        return found
+        return merge_named([each.get("/pending", {"id": id_}, Named) for each in self._bridges])
 
 
 class StoppedBridge:
@@ -86,26 +73,24 @@ class StoppedBridge:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.unread_partitions: list[str] = []
+        self._now_ms = time.time_ns() // 1_000_000
 
     def pending(self, bucket_ms: int, topic: str | None) -> Pending:
-        now_ms = time.time_ns() // 1_000_000
-        nothing = Pending(at_ms=now_ms, pending=0, topics={}, shards={})
-        found = self._each(lambda partition, store: pending_in_store(partition, store, now_ms, bucket_ms, topic))
-        return merge_pending([nothing, *found])
+        nothing = Pending(at_ms=self._now_ms, pending=0, topics={}, shards={})
+        return merge_pending(
+            self._each(nothing, lambda at, store: pending_in_store(at, store, self._now_ms, bucket_ms, topic))
+        )
 
     def named(self, id_: str) -> Named:
-        now_ms = time.time_ns() // 1_000_000
-        found = self._each(lambda partition, store: named_in_store(partition, store, id_, now_ms))
-        return Named(at_ms=now_ms, id=id_, timers=[timer for each in found for timer in each.timers])
+        nothing = Named(at_ms=self._now_ms, id=id_, timers=[])
+        return merge_named(self._each(nothing, lambda at, store: named_in_store(at, store, id_, self._now_ms)))
 
-    def _each(self, look: Callable[[TimerPartition, StoppedStore], Answer]) -> list[Answer]:
-        """Return the result of `look` for each store that is not empty."""
+    def _each(self, nothing: Answer, look: Callable[[TimerPartition, StoppedStore], Answer]) -> list[Answer]:
+        """Return the result of `look` for each store that is not empty, after `nothing`, which names the unread ones."""
         found: list[Answer] = []
         with locked_stores(self._folder, remedy=_STOP_OR_ASK) as stores:
             unfinished = for_each_store(stores, lambda partition, store: found.append(look(partition, store)))
-        self.unread_partitions = list(map(str, unfinished))
-        return found
+        return [nothing.model_copy(update={"recovering": [*map(str, unfinished)]}), *found]
 
 
 @commands.command(epilog="Example: timer-bridge pending --http-port 8321 --select topic=orders --cancel")
@@ -157,7 +142,7 @@ def pending(
         raise SettingsError(f"{text}: give it, such as --select topic=orders")
     source = _source(url, http_port, data_dir, token_file)
     if id_ is not None:
-        _show_named(source, id_, as_json=as_json)
+        _show_named(source.named(id_), as_json=as_json)
         return
     try:
         bucket_ms = parse_bucket_ms("1h" if bucket is None else bucket)
@@ -165,28 +150,27 @@ def pending(
         raise SettingsError(f"--bucket: {error}") from error
     found = source.pending(bucket_ms, topic)
     if as_json:
-        typer.echo(found.model_dump_json(indent=2))
+        typer.echo(found.model_dump_json(indent=2, exclude={"recovering"}))
     else:
         _show(found, Console())
-    if source.unread_partitions:
-        typer.echo(f"note: {_unread_text(source)}", err=True)
+    if found.recovering:
+        typer.echo(f"note: {_unread_text(found)}", err=True)
 
 
-def _show_named(source: RunningInstances | StoppedBridge, id_: str, *, as_json: bool) -> None:
-    named = source.named(id_)
+def _show_named(named: Named, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(named.model_dump_json(indent=2))
+        typer.echo(named.model_dump_json(indent=2, exclude={"recovering"}))
     elif named.timers:
         columns = ("state", "partition", "origin", "offset", "target", "due", "rolls")
         Console().print(table(columns, map(_row, named.timers), title=named.id))
-    if not named.timers and source.unread_partitions:
-        raise BridgeError(f"nothing was found under {id_!r}, but {_unread_text(source)}")
+    if not named.timers and named.recovering:
+        raise BridgeError(f"nothing was found under {named.id!r}, but {_unread_text(named)}")
     if not named.timers:
-        raise BridgeError(f"no timer is pending under {id_!r} there")
+        raise BridgeError(f"no timer is pending under {named.id!r} there")
 
 
-def _unread_text(source: RunningInstances | StoppedBridge) -> str:
-    names = ", ".join(source.unread_partitions)
+def _unread_text(found: Pending | Named) -> str:
+    names = ", ".join(found.recovering)
     return f"{names} could not be read, as not recovered yet: ask again when the bridge is ready"
 
 

@@ -30,8 +30,8 @@ from starlette.types import Receive, Scope, Send
 from bridge.page.api.requests import API
 from bridge.page.guard import error_response
 from bridge.page.peers import HttpResponse, exchange
-from bridge.page.server import ANSWER_S, json_answer
-from bridge.query.summary import InstanceNamed, InstancePending, merge_pending
+from bridge.page.server import ANSWER_S, json_answer, named_answer
+from bridge.query.summary import Named, Pending, merge_named, merge_pending
 
 _QUICK_S, _PENDING_S = 5.0, 15.0
 """For probes and metrics; Prometheus waits 10 s. For /pending, which waits for the loop for 10 s."""
@@ -117,16 +117,10 @@ class ReverseProxy:
         parts: list[Any] = []
         for answer in await self._ask_all(_passed_on(request), _PENDING_S):
             try:
-                parts.append((InstanceNamed if is_named else InstancePending).model_validate_json(answer.body))
+                parts.append((Named if is_named else Pending).model_validate_json(answer.body))
             except ValidationError:  # an error, such as a wrong token
                 return _response(answer)
-        recovering = sorted({name for part in parts for name in part.recovering})
-        if not is_named:
-            return json_answer(InstancePending(**merge_pending(parts).model_dump(), recovering=recovering), _OK)
-        timers = [timer for part in parts for timer in part.timers]
-        named = parts[0].model_copy(update={"timers": timers, "recovering": recovering})
-        code = _OK if timers else _UNAVAILABLE if recovering else _NOT_FOUND
-        return json_answer(named, code)
+        return named_answer(merge_named(parts)) if is_named else json_answer(merge_pending(parts))
 
     async def _of_worker(self, request: Request) -> Response:
         """Pass on a read of another instance, but no token or session: their limits hold for a whole instance."""

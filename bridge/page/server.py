@@ -51,12 +51,13 @@ from bridge.ports import Clock
 from bridge.probes import MetricsText, deadline
 from bridge.query.query_queue import BusyError, QueryQueue
 from bridge.query.search import Search
-from bridge.query.summary import InstanceNamed, InstancePending, named_in_bridge, parse_bucket_ms, pending_in_bridge
+from bridge.query.summary import Named, Pending, named_in_bridge, parse_bucket_ms, pending_in_bridge
 from timer.errors import CorruptStoreError
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Answer = TypeVar("Answer", bound=BaseModel)
 
 _MAX_SEARCH_S = 60.0
 _BACKLOG = 32
@@ -187,8 +188,9 @@ def application(
     async def ready(_: Request) -> Response:
         return JSONResponse(*status.answer(status.ready()))
 
-    def recovering() -> list[str]:
-        return [*map(str, status.in_recovery())]
+    async def read(look: Callable[[Bridge], Answer]) -> Answer:
+        """Also name the recovering partitions, as of the same turn."""
+        return await ask(lambda bridge: look(bridge).model_copy(update={"recovering": [*map(str, status.in_recovery())]}))
 
     async def pending(request: Request) -> Response:
         given = request.query_params
@@ -196,17 +198,13 @@ def application(
         if id_ is not None:
             if not access.is_open:
                 caller_of(request, access)
-            named, unread = await ask(lambda bridge: (named_in_bridge(bridge, id_, clock.now_ms()), recovering()))
-            code = 200 if named.timers else 503 if unread else 404
-            return json_answer(InstanceNamed(**named.model_dump(), recovering=unread), code)
+            return named_answer(await read(lambda bridge: named_in_bridge(bridge, id_, clock.now_ms())))
         try:
             bucket_ms = parse_bucket_ms(given.get("bucket", "1h"))
         except ValueError as error:
             raise HTTPException(400, f"bucket: {error}") from error
-        counts, unread = await ask(
-            lambda bridge: (pending_in_bridge(bridge, clock.now_ms(), bucket_ms, topic, deadline()), recovering())
-        )
-        return json_answer(InstancePending(**counts.model_dump(), recovering=unread), 200)
+        counts = await read(lambda bridge: pending_in_bridge(bridge, clock.now_ms(), bucket_ms, topic, deadline()))
+        return json_answer(counts)
 
     def all_metrics(request: Request) -> Response:  # in a thread, as it is no coroutine
         body, content_type = metrics(request.headers.get("accept", ""))
@@ -217,8 +215,12 @@ def application(
     return Starlette(routes=routes, middleware=[hosts], exception_handlers={HTTPException: error_response})
 
 
-def json_answer(answer: BaseModel, status_code: int) -> Response:
+def json_answer(answer: BaseModel, status_code: int = 200) -> Response:
     return Response(answer.model_dump_json(), status_code, media_type="application/json")
+
+
+def named_answer(found: Named) -> Response:
+    return json_answer(found, 200 if found.timers else 503 if found.recovering else 404)
 
 
 @contextmanager

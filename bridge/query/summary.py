@@ -8,7 +8,7 @@ A timer whose copy is in flight (rolling) is counted too. Times are epoch ms.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Literal, Self
 
 from pydantic import BaseModel, Field
@@ -70,6 +70,8 @@ class Pending(BaseModel):
     shards: dict[str, int]
     timer_topics: dict[str, TimerTopicBytes] = Field(default_factory=dict)
     """By timer topic, for all target topics; empty for a stopped store."""
+    recovering: list[str] = Field(default_factory=list)
+    """Partitions that are still recovering, so their timers are unknown."""
 
     def histogram(self) -> list[Bucket]:
         return merge_buckets(bucket for own in self.topics.values() for bucket in own.histogram)
@@ -123,20 +125,8 @@ class Named(BaseModel):
     at_ms: int
     id: str
     timers: list[Timer]
-
-
-class OfInstance(BaseModel):
-    """`recovering`: partitions of the instance that are still recovering, so their timers are unknown."""
-
     recovering: list[str] = Field(default_factory=list)
-
-
-class InstancePending(Pending, OfInstance):
-    """Pending timers of one instance, by target topic."""
-
-
-class InstanceNamed(Named, OfInstance):
-    """Pending timers with an id, of one instance."""
+    """As of `Pending`."""
 
 
 def parse_bucket_ms(text: str) -> int:
@@ -159,9 +149,9 @@ def pending_in_bridge(
     bucket_ms: whole hours. should_stop: ends the search for the exact first and last due time.
     """
     pending = _pending(at_ms, bridge.due_ranges(should_stop), bridge.due_hours(), bridge.pending, bucket_ms, topic)
-    stores = ((timer_partition.topic, owned.store.queries) for timer_partition, owned in bridge.partitions.items())
-    sizes = ((timer_topic, store.pending_bytes, store.size_bytes) for timer_topic, store in stores)
-    return pending.model_copy(update={"timer_topics": _add_up_bytes(sizes)})
+    stores = ((each.topic, owned.store.queries) for each, owned in bridge.partitions.items())
+    pending.timer_topics = _add_up_bytes((name, store.pending_bytes, store.size_bytes) for name, store in stores)
+    return pending
 
 
 def _add_up_bytes(parts: Iterable[tuple[str, int, int]]) -> dict[str, TimerTopicBytes]:
@@ -231,6 +221,7 @@ def merge_pending(parts: Iterable[Pending]) -> Pending:
         topics={target: _sum(some) for target, some in sorted(of_topic.items())},
         shards={name: count for part in merged for name, count in part.shards.items()},
         timer_topics=_add_up_bytes(sizes),
+        recovering=sorted({name for part in merged for name in part.recovering}),
     )
 
 
@@ -253,6 +244,13 @@ def merge_buckets(buckets: Iterable[Bucket]) -> list[Bucket]:
 
 
 # -- one id
+
+
+def merge_named(parts: Sequence[Named]) -> Named:
+    """Merge at least one answer about an id."""
+    recovering = sorted({name for part in parts for name in part.recovering})
+    timers = [timer for part in parts for timer in part.timers]
+    return parts[0].model_copy(update={"timers": timers, "recovering": recovering})
 
 
 def named_in_bridge(bridge: Bridge, id_: str, at_ms: int) -> Named:

@@ -9,7 +9,6 @@ import pytest
 
 from bridge.config.settings import Settings
 from bridge.errors import BridgeError, FencedError
-from bridge.kafka import Retrier
 from bridge.kafka.transactions.producer import TransactionalProducer
 from bridge.page.api.kafka import ConfluentKafkaPort
 from bridge.redrive.rules import Parked, RedriveFilter, marker_of

@@ -138,7 +138,7 @@ _ALL = (
         entries=(FormField("delay", "To, from now", "2h30m"), FormField("at", "or at", type="datetime-local")),
         entries_of_selection=(FormField("by", "Later by; with - earlier", "1h, or -1h"),),
     ),
-    Action("release", "Release now", "Make it due now.", requests.ReleaseAsked, _placed(TimerOperator.release)),
+    Action("release", "Release now", "Make it due now.", PlacedAsked, _placed(TimerOperator.release)),
     Action("pause", "Pause", "Let it wait until it is resumed.", PlacedAsked, _placed(TimerOperator.pause_timer)),
     Action(
         "resume", "Resume", "Let it go on; if it is overdue, at once.", PlacedAsked, _placed(TimerOperator.resume_timer)

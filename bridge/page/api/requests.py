@@ -183,10 +183,6 @@ class CancelAsked(PlacedAsked):
         return self
 
 
-class ReleaseAsked(PlacedAsked):
-    """No further fields."""
-
-
 class MoveAsked(PlacedAsked):
     delay: str | None = Field(None, description="From now: 5s, 2h30m.")
     at: str | None = Field(None, description="ISO 8601 with a zone, or epoch ms.")

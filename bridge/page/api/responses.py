@@ -94,6 +94,7 @@ class Overview(BaseModel):
 
 
 class GroupPending(Pending):
+    recovering: list[str] = Field(default_factory=list, exclude=True)  # they are in `missing`
     next_due_ms: int | None = None
     missing: list[Missing] = Field(default_factory=list)
 
