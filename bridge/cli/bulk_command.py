@@ -11,7 +11,6 @@ from typing import Any
 import typer
 from pydantic import ValidationError
 from rich.console import Console
-from rich.progress import Progress
 
 from bridge.cli.api_client import ApiClient
 from bridge.cli.output import escaped
@@ -75,15 +74,11 @@ def act_on(
     while parts[-1].after is not None:  # all parts are counted first, so timers that arrive meanwhile are in no part
         parts.append(_count(api, asked, parts[-1].after))
     later = 0
-    shown = Console(stderr=True)
-    with Progress(console=shown, transient=True, disable=not shown.is_terminal) as progress:
-        bar = progress.add_task(action, total=sum(part.taken for part in parts))
-        for after, counted in zip([None, *(part.after for part in parts)], parts, strict=False):
-            body = {**asked, **more, "after": after, "token": counted.token}
-            done = api.post(f"{API}/selection/{action}", body, ActedOnSelection)
-            _show_result(action, done)
-            progress.advance(bar, counted.taken)
-            later += max(0, done.left - (counted.matching - counted.taken))
+    for after, counted in zip([None, *(part.after for part in parts)], parts, strict=False):
+        body = {**asked, **more, "after": after, "token": counted.token}
+        done = api.post(f"{API}/selection/{action}", body, ActedOnSelection)
+        _show_result(action, done)
+        later += max(0, done.left - (counted.matching - counted.taken))
     if later:
         raise BridgeError(f"{later} more match that were not counted: look at them, then run it again")
 

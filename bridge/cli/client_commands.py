@@ -112,9 +112,8 @@ class TimerOptions(OutcomeOptions):
         None
     )
 
-    @contextmanager
-    def named(self) -> Iterator[tuple[TimerOperator, str | Sent]]:
-        """Yield a producer for the timer, and its name. Raises SettingsError."""
+    def change(self, what: str, expected: str, send: "Callable[[TimerOperator, str | Sent], list[Future[Sent]]]") -> None:
+        """Send requests about the timer, which `send` gets by name, and report them. Raises SettingsError."""
         settings, timer_topic = self.chosen()
         try:
             sent = None if self.origin is None else Sent.parse(self.origin)
@@ -124,11 +123,7 @@ class TimerOptions(OutcomeOptions):
         if name is None or (self.id_ is not None and sent is not None):
             raise SettingsError("give an ID or --origin")
         with self.client(settings, timer_topic if sent is None else sent.topic) as client:
-            yield client, name
-
-    def change(self, what: str, expected: str, send: "Callable[[TimerOperator, str | Sent], Future[Sent]]") -> None:
-        with self.named() as (client, name):
-            self.report(client, expected, f"{what} of {self.id_ or self.origin}", [send(client, name)])
+            self.report(client, expected, f"{what} of {self.id_ or self.origin}", send(client, name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +137,8 @@ class PauseOptions(TimerOptions):
         if [self.topic, self.id_, self.origin].count(None) != 2:
             raise SettingsError("give one of TOPIC, --id and --origin")
         if self.topic is None:
-            self.change(what, expected, lambda client, name: (client.pause_timer if on else client.resume_timer)(name))
+            send = TimerOperator.pause_timer if on else TimerOperator.resume_timer
+            self.change(what, expected, lambda client, name: [send(client, name)])
             return
         if self.wait:
             raise SettingsError("--wait: only a single timer has an outcome: leave it out")
@@ -266,15 +262,15 @@ def lines_of(raw: bytes) -> list[bytes]:
 @commands.command(cls=_OfTimer, epilog=f"Example: timer-bridge cancel reminder-7 {_SERVERS}")
 def cancel(context: Context, all_partitions: Everywhere = False) -> None:
     """End what is pending under an id. Its receipt tells whether something was."""
-    timer: TimerOptions = context.obj
-    with timer.named() as (client, name):
+
+    def send_all(client: TimerOperator, name: str | Sent) -> "list[Future[Sent]]":
         if not all_partitions:
-            sent = [client.cancel(name)]
-        elif isinstance(name, Sent):
+            return [client.cancel(name)]
+        if isinstance(name, Sent):
             raise SettingsError("--all-partitions with --origin: an origin has one partition; leave one of them out")
-        else:
-            sent = client.cancel_everywhere(name)
-        timer.report(client, "cancelled", f"cancel of {timer.id_ or timer.origin}", sent)
+        return client.cancel_everywhere(name)
+
+    context.obj.change("cancel", "cancelled", send_all)
 
 
 @commands.command(
@@ -297,13 +293,13 @@ def replace(context: Context, id_: Id, all_partitions: Everywhere = False) -> No
 def move(context: Context, in_: In = None, at: At = None, level: Level = None) -> None:
     """Give what is pending under an id another time. Its receipt tells whether something was."""
     asked = _when(in_, at, level)
-    context.obj.change("move", "moved", lambda client, name: client.move(name, **asked))
+    context.obj.change("move", "moved", lambda client, name: [client.move(name, **asked)])
 
 
 @commands.command(cls=_OfTimer, epilog=f"Example: timer-bridge release --origin timer.requests/3/4711 {_SERVERS}")
 def release(context: Context) -> None:
     """Release what is pending under an id now."""
-    context.obj.change("release", "moved", lambda client, name: client.release(name))
+    context.obj.change("release", "moved", lambda client, name: [client.release(name)])
 
 
 @commands.command(cls=_OfEither, epilog=f"Example: timer-bridge pause orders {_SERVERS}")

@@ -59,7 +59,7 @@ class MarkOptions(ClusterOptions):
             record, why = sent.refused[0]
             raise BridgeError(
                 f"{len(sent.refused)} were not sent, as {record.partition.topic} does not take them ({why}); the first"
-                f" is at {record.place}/{record.offset}: fix the topic, then run it again"
+                f" is at {record.name}: fix the topic, then run it again"
             )
 
 
@@ -147,7 +147,7 @@ def _plan_json(found: RedrivePlan, sent: "RedriveResult | None") -> dict[str, An
         "records": [row._asdict() for row in found.rows()],
         "selected": len(found.selected),
         "sent": None if sent is None else sent.count,
-        "refused": [{"parked": f"{each.place}/{each.offset}", "code": code} for each, code in refused],
+        "refused": [{"parked": each.name, "code": code} for each, code in refused],
         "other_timer_topics": dict(found.other_topics),
         "foreign": found.foreign,
         "bare": [record.origin_text for record in found.bare],

@@ -14,12 +14,12 @@
 import json
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
 
 from bridge.ports import Record
 from kafka_timer import headers as names
-from kafka_timer.headers import Cancel, Claim, Headers, Schedule
+from kafka_timer.headers import Cancel, Claim, Schedule
 from kafka_timer.origin import TimerPartition
 from schemas.profiles import read
 from schemas.resent import Job
@@ -48,6 +48,10 @@ class Parked(NamedTuple):
     size: int
     is_bare: bool = False
     """True if it was too large for the rejected topic: key, value and headers are only in the request."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.place}/{self.offset}"
 
     @property
     def origin_text(self) -> str:
@@ -84,8 +88,20 @@ def parked(place: TimerPartition, record: Record, rules: Mapping[str, Rules]) ->
 
 
 def request_of(record: Record, code: str) -> KeyAndHeaders:
-    headers = request_headers(record.headers, code)
-    return (record.key, headers) if code == "bad-header" else sendable(record.key, headers)
+    """Return key and headers of the parked request, without the reason and without the headers of a rolled copy.
+
+    A copy that the journal does not know (progress was adopted since, or it is forged) would be refused again, so it is
+    sent as a request. On a `bad-header` these headers are the sender's, so they stay. The number of an occurrence is
+    removed too: its request is for this one alone.
+    """
+    kept = list(record.headers[: -len(_REASON)])
+    if code == "bad-header":
+        return record.key, kept
+    if kept and kept[-1][0] == names.OCCURRENCE:
+        del kept[-1]
+    if [name for name, _ in kept[-2:]] == [names.ORIGIN, names.ROLLS]:
+        del kept[-2:]
+    return sendable(record.key, kept)
 
 
 def sendable(key: bytes | None, headers: list[tuple[str, bytes | None]]) -> KeyAndHeaders:
@@ -97,23 +113,6 @@ def sendable(key: bytes | None, headers: list[tuple[str, bytes | None]]) -> KeyA
     if (names.KEY, None) not in headers:
         return key, headers
     return None, [header for header in headers if header != (names.KEY, None)]
-
-
-def request_headers(headers: Headers, code: str) -> list[tuple[str, bytes | None]]:
-    """Return the headers of the parked request, without the reason and without the headers of a rolled copy.
-
-    A copy that the journal does not know (progress was adopted since, or it is forged) would be refused again, so it is
-    sent as a request. On a `bad-header` these headers are the sender's, so they stay. The number of an occurrence is
-    removed too: its request is for this one alone.
-    """
-    kept = list(headers[: -len(_REASON)])
-    if code == "bad-header":
-        return kept
-    if kept and kept[-1][0] == names.OCCURRENCE:
-        del kept[-1]
-    if [name for name, _ in kept[-2:]] == [names.ORIGIN, names.ROLLS]:
-        del kept[-2:]
-    return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,17 +169,16 @@ class RedrivePlan:
     _selection: RedriveFilter
     _markers: Container[bytes]
 
-    def __post_init__(self) -> None:
-        self._parked: Counter[tuple[str, str]] = Counter()
-        self._redriven: Counter[tuple[str, str]] = Counter()
-        self.selected: list[Parked] = []
-        self.other_topics: Counter[str] = Counter()
-        """Number of records of timer topics that are not selected."""
-        self.foreign = 0
-        """Number of records that no bridge wrote."""
-        self.bare: list[Parked] = []
-        """Selected records that cannot be sent, as they lack their contents."""
-        self.notes: list[str] = []
+    _parked: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _redriven: Counter[tuple[str, str]] = field(default_factory=Counter)
+    selected: list[Parked] = field(default_factory=list)
+    other_topics: Counter[str] = field(default_factory=Counter)
+    """Number of records of timer topics that are not selected."""
+    foreign: int = 0
+    """Number of records that no bridge wrote."""
+    bare: list[Parked] = field(default_factory=list)
+    """Selected records that cannot be sent, as they lack their contents."""
+    notes: list[str] = field(default_factory=list)
 
     def add(self, record: Parked | None) -> None:
         if record is None:
@@ -189,7 +187,7 @@ class RedrivePlan:
         if record.partition.topic not in self._selection.timer_topics:
             self.other_topics[record.partition.topic] += 1
             return
-        kind = (record.code, record.target)
+        kind = record.code, record.target
         self._parked[kind] += 1
         if marker_of(record) in self._markers:
             self._redriven[kind] += 1
@@ -219,13 +217,13 @@ def in_send_order(records: Iterable[Parked]) -> list[Parked]:
 
 def marker_key(record: Parked) -> bytes:
     """Return the key of the record's marker on the topic of marks (schemas.resent)."""
-    return f"{Job.REDRIVE}/{record.place}/{record.offset}".encode()
+    return f"{Job.REDRIVE}/{record.name}".encode()
 
 
 def marker_of(record: Parked) -> bytes:
     """Return the value of the record's marker: the same bytes for the same record."""
-    place, origin = f"{record.place}/{record.offset}", record.origin_text
-    return json.dumps({"v": 1, "parked": place, "parked_ms": record.parked_ms, "origin": origin}).encode()
+    told = {"v": 1, "parked": record.name, "parked_ms": record.parked_ms, "origin": record.origin_text}
+    return json.dumps(told).encode()
 
 
 def _size(record: Record) -> int:

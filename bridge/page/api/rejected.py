@@ -18,7 +18,7 @@ from bridge.page.api.responses import Redriven, Rejected, RejectedRecord, Reject
 from bridge.page.guard import Operator, Reader
 from bridge.ports import Record
 from bridge.query.search import Header, content, id_fields
-from bridge.redrive.rules import Parked, is_number, marker_of, parked
+from bridge.redrive.rules import is_number, marker_of, parked
 from kafka_timer.headers import ERROR_DETAIL
 from kafka_timer.origin import TimerPartition
 from schemas.rules import Rules
@@ -62,8 +62,8 @@ class RejectedTopic:
         with audit.logged_action(caller, "redrive", asked.model_dump()) as results:
             results["sent_again"] = []  # kept up to date, also if a later one fails
             places = {self._place(name) for name in asked.records}
-            result = self._kafka.redrive(places, lambda sent: results["sent_again"].extend(map(_name, sent)))
-            refused = {_name(each): code for each, code in result.refused}
+            result = self._kafka.redrive(places, lambda sent: results["sent_again"].extend(each.name for each in sent))
+            refused = {each.name: code for each, code in result.refused}
             not_sent = len(places) - result.count - len(refused)
             redriven = Redriven(sent=result.count, refused=refused, not_sent=not_sent)
             results.update(redriven.model_dump())
@@ -102,7 +102,7 @@ class RejectedTopic:
         may_redrive = not (found.is_bare or is_redriven) and found.partition.topic in self._rules
         detail = dict(record.headers)[ERROR_DETAIL] or b""
         return Rejected(
-            parked=_name(found),
+            parked=found.name,
             parked_ms=found.parked_ms,
             code=found.code,
             detail=detail.decode(errors="replace"),
@@ -113,7 +113,3 @@ class RejectedTopic:
             is_redriven=is_redriven,
             **id_fields(found.id),
         )
-
-
-def _name(parked: Parked) -> str:
-    return f"{parked.place}/{parked.offset}"

@@ -21,7 +21,6 @@ from bridge.redrive.rules import (
     in_send_order,
     marker_of,
     parked,
-    request_headers,
     request_of,
 )
 from bridge.redrive.sender import RedriveResult
@@ -83,12 +82,12 @@ def look(*records: Record, selection: RedriveFilter = ALL, markers: tuple[bytes,
 def test_a_parked_record_is_parsed() -> None:
     record = undelivered()
     assert seen(record) == Parked(PLACE, 3, 2_000, "unknown-topic", TIMERS, 7, "orders", b"a", seen(record).size)
-    assert (record.key, record.value, request_headers(record.headers, "unknown-topic")) == (b"key", b"value", ASKED)
+    assert (record.key, record.value, request_of(record, "unknown-topic")[1]) == (b"key", b"value", ASKED)
 
 
 def test_a_rolled_one_is_sent_as_a_request_not_as_a_copy() -> None:
     record = undelivered(rolls=2)
-    again = request_headers(record.headers, "unknown-topic")
+    again = request_of(record, "unknown-topic")[1]
     absolute = [(name, value) for name, value in ASKED if name != "timer-delay-ms"]
     absolute.insert(2, ("timer-deliver-ms", b"1005"))
     assert again == absolute
@@ -118,8 +117,8 @@ def test_a_rolled_copy_with_profile_headers_and_no_key_is_sent_again() -> None:
 def test_a_copy_that_no_journal_knew_is_sent_as_a_request() -> None:
     """A copy would be refused again, and it is all that is left of a timer that rolled before progress was adopted."""
     headers = [*ASKED, ("timer-origin", b"timer.requests/2/1"), ("timer-rolls", b"1")]
-    assert request_headers(refused(NOT_OURS.code, headers).headers, NOT_OURS.code) == ASKED
-    assert request_headers(refused("bad-header", headers).headers, "bad-header") == headers
+    assert request_of(refused(NOT_OURS.code, headers), NOT_OURS.code)[1] == ASKED
+    assert request_of(refused("bad-header", headers), "bad-header")[1] == headers
 
 
 @pytest.mark.parametrize(
