@@ -78,21 +78,18 @@ class ChildProcess:
         self._thread.join(_KERNEL_S)
 
     def _run(self) -> None:
+        """Start the process, and copy its output to the file until the end: a full pipe would block it."""
         try:
             pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
             with self._console.open("ab") as console, start_child(self._command, cwd=self._folder, **pipes) as process:
                 self._process = process
                 self._spawned.set()
-                self._copy(process, console.fileno())
+                assert process.stdout is not None
+                for line in process.stdout:
+                    os.write(console.fileno(), line)
+                    if self._ready_line in line:
+                        self.ready = True
+                        self.ready_or_ended.set()
         finally:
             self._spawned.set()
             self.ready_or_ended.set()
-
-    def _copy(self, process: subprocess.Popen[bytes], console: int) -> None:
-        """Copy the output to the file until the end: a full pipe would block the child."""
-        assert process.stdout is not None
-        for line in process.stdout:
-            os.write(console, line)
-            if self._ready_line in line:
-                self.ready = True
-                self.ready_or_ended.set()

@@ -133,7 +133,7 @@ def check(settings: Settings) -> None:
     """Check everything else that `run` checks before it connects to a broker. Raises SettingsError."""
     extras.require_for(settings)
     if settings.http_port and (settings.page or settings.has_tokens):
-        extras.page().check(settings)
+        extras.page().access_of(settings)
     ConfluentTopics(settings.connection(), Retrier())
 
 
@@ -172,12 +172,12 @@ def _http_server(settings: Settings, shared: SharedState) -> AbstractContextMana
     # only here: without a port, no web server is needed
     from bridge.observe.prometheus import AlertLimits, Exposition
 
-    status, queries, metrics, worker = shared
+    (status, queries, metrics, worker), clock = shared, SystemClock()
     limits = AlertLimits(version("kafka-timer-bridge"), settings.min_free_bytes, MAX_CLOCK_SKEW_MS)
-    text = metrics_text(Exposition(metrics, status, limits), queries, SystemClock())
+    text = metrics_text(Exposition(metrics, status, limits), queries, clock)
     if extras.missing("page"):
         return serving_probes(settings.http_host, settings.http_port, status, text, known_names(settings))
-    page: AbstractContextManager[None] = extras.page().serving_bridge(settings, status, queries, SystemClock(), text, worker)
+    page: AbstractContextManager[None] = extras.page().serving_bridge(settings, status, queries, clock, text, worker)
     return page
 
 

@@ -42,6 +42,7 @@ Count = Annotated[int | None, Option("--count", help="Occurrences at most.")]
 Everywhere = Annotated[
     bool, Option("--all-partitions", help="If the timer's partition was not chosen by its id (murmur2).")
 ]
+Name = str | Sent
 _SEND_TIMEOUT_MS = 30_000
 _POLL_S = 0.5
 
@@ -112,7 +113,7 @@ class TimerOptions(OutcomeOptions):
         None
     )
 
-    def change(self, what: str, expected: str, send: "Callable[[TimerOperator, str | Sent], list[Future[Sent]]]") -> None:
+    def change(self, what: str, expected: str, send: "Callable[[TimerOperator, Name], list[Future[Sent]]]") -> None:
         """Send requests about the timer, which `send` gets by name, and report them. Raises SettingsError."""
         settings, timer_topic = self.chosen()
         try:
@@ -263,7 +264,7 @@ def lines_of(raw: bytes) -> list[bytes]:
 def cancel(context: Context, all_partitions: Everywhere = False) -> None:
     """End what is pending under an id. Its receipt tells whether something was."""
 
-    def send_all(client: TimerOperator, name: str | Sent) -> "list[Future[Sent]]":
+    def send_all(client: TimerOperator, name: Name) -> "list[Future[Sent]]":
         if not all_partitions:
             return [client.cancel(name)]
         if isinstance(name, Sent):

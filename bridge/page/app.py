@@ -31,11 +31,6 @@ from bridge.probes import MetricsText
 from bridge.query.query_queue import QueryQueue
 
 
-def check(settings: Settings) -> None:
-    """Read the tokens. Raises SettingsError."""
-    access_of(settings)
-
-
 @contextmanager
 def serving_bridge(
     settings: Settings, status: Status, queries: QueryQueue, clock: Clock, metrics: MetricsText, worker: int

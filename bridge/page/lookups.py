@@ -1,28 +1,19 @@
-"""Look up what takes long: values decoded by a schema registry and an audit's verdicts, in processes of their own, and
-actions on selections, in tasks that go on after the answer.
+"""Look up values decoded by a schema registry and an audit's verdicts, in processes of their own.
 
 A process reads its question from standard input, with little memory and time: a few bytes of Avro can name an array of
 billions, and no sender may hold up the bridge.
-
-    POST /selection/cancel -> start() -> ended within PROMPT_S: its result
-                                      -> else a name, and GET /selection/progress?action=<name> until it has ended
 """
 
 import asyncio
 import base64
 import json
-import secrets
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from bridge.config.secret_file import read_private
-from bridge.page.api.actions import Action
-from bridge.page.api.responses import ActedOnSelection
-from bridge.page.api.timer_requests import SendProgress
 from bridge.page.decode_value import schema_id
 from bridge.page.rendering import hex_dump, value_text
 from bridge.query.search import Content
@@ -32,8 +23,6 @@ _MOST_AT_ONCE = 2
 _MOST_ORIGINS = 100
 _NO_ANSWER = "no answer within 10 s: ask the tables themselves"
 _LIMITS = "it takes more than 1 GB of memory, or too long"
-PROMPT_S = 2.0
-MAX_KEPT = 100
 
 
 class ChildProgram:
@@ -97,35 +86,3 @@ class SchemaRegistry:
 
     def _auth(self) -> str | None:
         return None if self._auth_file is None else read_private(self._auth_file, "schema_registry_auth").strip()
-
-
-@dataclass
-class BackgroundAction:
-    """`selector`: as the page's form gave it."""
-
-    action: Action
-    selector: dict[str, str]
-    task: "asyncio.Task[ActedOnSelection]"
-    progress: SendProgress
-    name: str = field(default_factory=lambda: secrets.token_urlsafe(16))
-
-
-class BackgroundActions:
-    """Belongs to one event loop. The latest MAX_KEPT that have ended can be shown; the audit log has all results."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, BackgroundAction] = {}
-
-    async def start(
-        self, action: Action, selector: dict[str, str], act: Callable[[SendProgress], Awaitable[ActedOnSelection]]
-    ) -> BackgroundAction:
-        """Start `act`, and wait for its end at most PROMPT_S."""
-        progress = SendProgress()
-        task = asyncio.ensure_future(act(progress))
-        started = BackgroundAction(action, selector, task, progress)
-        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # the audit log has it
-        self.kept[started.name] = started
-        for old in [name for name, each in self.kept.items() if each.task.done()][:-MAX_KEPT]:
-            del self.kept[old]
-        await asyncio.wait([task], timeout=PROMPT_S)
-        return started

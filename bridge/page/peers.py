@@ -20,7 +20,7 @@ import re
 import socket
 import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +35,7 @@ from starlette.requests import ClientDisconnect
 
 from bridge.config.http_address import host_of
 from bridge.errors import BridgeError
-from bridge.page.api.kafka import GroupView, KafkaPort
+from bridge.page.api.kafka import GroupView, ConfluentKafkaPort
 from bridge.page.api.requests import Read
 from bridge.page.api.responses import GroupFound, GroupListing, Instance, Missing, Refused
 from bridge.page.sessions import Authenticator, Caller
@@ -77,24 +77,6 @@ class PeerNetworks(NamedTuple):
         return self.is_loopback if address.is_loopback else not is_special
 
 
-async def fetch(
-    address: str, target: str, headers: dict[str, str], resolver: Executor, max_bytes: int, allowed: PeerNetworks
-) -> HttpResponse:
-    """GET `target` from `address`, a host:port and perhaps a worker. `resolver`: its threads resolve names.
-
-    Raises OSError, ValueError if `address` is malformed, h11.ProtocolError if the answer is not HTTP.
-    """
-    parts = _ADDRESS.fullmatch(address)
-    if parts is None:
-        raise ValueError(f"{address} is no host:port")
-    sent = list({"Host": parts[1], "Connection": "close", "Accept": "application/json", **headers}.items())
-    request = h11.Request(method="GET", target=parts[2] + target, headers=sent)
-    host, port = await _resolve(parts[1], resolver)
-    if not allowed.allows(host):
-        raise OSError(f"{host} is not an address of an instance by peer_networks")
-    return await exchange(*await asyncio.open_connection(host, port), request, max_bytes)
-
-
 async def exchange(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
@@ -102,9 +84,9 @@ async def exchange(
     max_bytes: int,
     body: AsyncIterable[bytes] | None = None,
 ) -> HttpResponse:
-    """Send a request and return its response; then the connection is closed. Raises as `fetch` does.
+    """Send a request and return its response; then the connection is closed.
 
-    The response may come before the whole body is sent.
+    The response may come before the whole body is sent. Raises OSError, h11.ProtocolError if the answer is not HTTP.
     """
     connection = h11.Connection(h11.CLIENT)
     sending = asyncio.ensure_future(_send(writer, connection, request, body))
@@ -141,24 +123,12 @@ async def _read_response(reader: asyncio.StreamReader, connection: h11.Connectio
     return HttpResponse(status, bytes(body), headers)
 
 
-async def _resolve(address: str, resolver: Executor) -> tuple[str, int]:
-    host, port = host_of(address), int(address.rpartition(":")[2])
-    if not host or not 0 < port <= _MAX_PORT:
-        raise ValueError(f"{address} is no host:port")
-    try:
-        return str(ip_address(host)), port
-    except ValueError:
-        look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-        found = await asyncio.get_running_loop().run_in_executor(resolver, look_up)
-        return str(found[0][4][0]), port
-
-
 @dataclass
 class Peers:
     """`address`: ours, as the group sees it."""
 
     address: str
-    _kafka: KafkaPort
+    _kafka: ConfluentKafkaPort
     _access: Authenticator
     _networks: PeerNetworks
     timeout_s: float = 15.0
@@ -238,7 +208,7 @@ class Peers:
             headers["Authorization"] = f"Pass {self._access.sign_peer_token(caller, address, query)}"
         try:
             async with asyncio.timeout(timeout_s):
-                status, text, _ = await fetch(address, query, headers, self._resolver, _MAX_BYTES, self._networks)
+                status, text, _ = await self._fetch(address, query, headers)
             if status != _OK:
                 with suppress(ValidationError):
                     return Refused.model_validate_json(text).reason[:_MAX_REASON_CHARS]
@@ -252,6 +222,24 @@ class Peers:
             return _NO_BRIDGE
         except ValueError:
             return "is not an address: give that instance host:port as --advertised-http"
+
+    async def _fetch(self, address: str, target: str, headers: dict[str, str]) -> HttpResponse:
+        """GET `target` from `address`, a host:port and perhaps a worker. Raises ValueError, and as `exchange` does."""
+        parts = _ADDRESS.fullmatch(address)
+        host, port = ("", 0) if parts is None else (host_of(parts[1]), int(parts[1].rpartition(":")[2]))
+        if parts is None or not host or not 0 < port <= _MAX_PORT:
+            raise ValueError(f"{address} is no host:port")
+        sent = list({"Host": parts[1], "Connection": "close", "Accept": "application/json", **headers}.items())
+        request = h11.Request(method="GET", target=parts[2] + target, headers=sent)
+        try:
+            host = str(ip_address(host))
+        except ValueError:
+            look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+            found = await asyncio.get_running_loop().run_in_executor(self._resolver, look_up)
+            host = str(found[0][4][0])
+        if not self._networks.allows(host):
+            raise OSError(f"{host} is not an address of an instance by peer_networks")
+        return await exchange(*await asyncio.open_connection(host, port), request, _MAX_BYTES)
 
 
 def _partitions_of(part: BaseModel) -> Iterable[str]:

@@ -85,23 +85,8 @@ class ReverseProxy:
         told = await self.probe(request.url.path)
         return JSONResponse(told, _UNAVAILABLE if "reason" in told else _OK)
 
-    async def _ask(
-        self, number: int, asked: h11.Request, timeout_s: float, body: AsyncIterable[bytes] | None = None
-    ) -> HttpResponse:
-        """Return the response; DOWN if the worker does not run, SILENT if it does not answer in time."""
-        try:
-            reader, writer = await asyncio.open_unix_connection(self._paths[number - 1])
-        except OSError:
-            return DOWN
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await exchange(reader, writer, asked, sys.maxsize, body)
-        except (TimeoutError, OSError, h11.ProtocolError):
-            return SILENT
-
     async def _ask_all(self, asked: h11.Request, timeout_s: float) -> list[HttpResponse]:
-        numbers = range(1, len(self._paths) + 1)
-        return await asyncio.gather(*(self._ask(number, asked, timeout_s) for number in numbers))
+        return await asyncio.gather(*(_ask(path, asked, timeout_s) for path in self._paths))
 
     async def _metrics(self, request: Request) -> Response:
         accept = request.headers.get("accept", "").encode()
@@ -135,14 +120,29 @@ class ReverseProxy:
         ]
         target = asked.target.removeprefix(b"/worker-%d" % number)
         read = h11.Request(method="GET", target=target, headers=headers)
-        return _response(await self._ask(number, read, ANSWER_S))
+        return _response(await _ask(self._paths[number - 1], read, ANSWER_S))
 
     async def _anything(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, answer = Request(scope, receive), DOWN
-        for number in range(1, len(self._paths) + 1):
+        for path in self._paths:
             if answer is DOWN:
-                answer = await self._ask(number, _passed_on(request), ANSWER_S, request.stream())
+                answer = await _ask(path, _passed_on(request), ANSWER_S, request.stream())
         await _response(answer)(scope, receive, send)
+
+
+async def _ask(
+    path: Path, asked: h11.Request, timeout_s: float, body: AsyncIterable[bytes] | None = None
+) -> HttpResponse:
+    """Return the response; DOWN if the worker does not run, SILENT if it does not answer in time."""
+    try:
+        reader, writer = await asyncio.open_unix_connection(path)
+    except OSError:
+        return DOWN
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await exchange(reader, writer, asked, sys.maxsize, body)
+    except (TimeoutError, OSError, h11.ProtocolError):
+        return SILENT
 
 
 def merge_metrics(texts: Sequence[str]) -> str:

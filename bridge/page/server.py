@@ -133,13 +133,9 @@ class HttpConnection(H11Protocol):
         """True if a whole request has arrived."""
         return self.conn.their_state not in (h11.IDLE, h11.SEND_BODY)
 
-    @property
-    def _is_answered(self) -> bool:
-        return self._has_request and not self.cycle.response_complete
-
     def _evict_idle(self) -> None:
         others = [each for each in self.connections if isinstance(each, HttpConnection) and each is not self]
-        idle = [each for each in others if not each._is_answered]  # noqa: SLF001  (of one kind)
+        idle = [each for each in others if not each._has_request or each.cycle.response_complete]  # noqa: SLF001
         evicted = min(idle, key=lambda each: each._timer.when(), default=self)  # noqa: SLF001
         text = "%d connections are open, more are asked for: those without a whole request are closed"
         _warnings.warn(_now_ms(), "most", text, self.max_connections)

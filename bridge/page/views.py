@@ -1,18 +1,20 @@
 """The page: the operations of the API as plain HTML and forms. It works on a phone, and with a keyboard alone.
 
     GET  /  /timers  /timers/download  /timer?id=  /outcomes  /rejected  /search?q=  /new  /login     reads of the API
-    GET  /selection/progress?action=                       an action on a selection that takes long
+    GET  /selection/progress?action=<name>                 an action on a selection that takes more than PROMPT_S
     POST /timer/<action>  /selection/count  /selection/<action>  /topic/<action>  /rejected/redrive  /login  /logout
 
 A form needs the CSRF token of its session (`form_key`). Everything that a sender wrote is shown as text.
 """
 
+import asyncio
 import re
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.exceptions import HTTPException
@@ -26,9 +28,10 @@ from bridge.observe.recent_traffic import MINUTE_MS
 from bridge.page import guard
 from bridge.page.api import requests
 from bridge.page.api.actions import SELECTION_ACTIONS, TIMER_ACTIONS, TOPIC_ACTIONS, Action
-from bridge.page.api.responses import GroupFound, GroupPending, LatestReceipts
+from bridge.page.api.responses import ActedOnSelection, GroupFound, GroupPending, LatestReceipts
 from bridge.page.api.routes import Api
-from bridge.page.lookups import AuditTables, BackgroundAction, BackgroundActions, SchemaRegistry
+from bridge.page.api.timer_requests import SendProgress
+from bridge.page.lookups import AuditTables, SchemaRegistry
 from bridge.page.rendering import SPANS, Span, Timeline, templates, timeline, timers_as_csv, value_text
 from bridge.page.sessions import SESSION_S, Authenticator, Caller, Role
 from bridge.partition.options import parse_instant_ms
@@ -58,6 +61,17 @@ _ORIGIN = re.compile(r"[^/]+/\d+/\d+")
 _MAX_FIELDS = 2000
 _MAX_LOGIN_BYTES = 4 << 10
 """Most bytes of the login form, which needs no session."""
+PROMPT_S = 2.0
+MAX_KEPT = 100
+
+
+class BackgroundAction(NamedTuple):
+    """An action on a selection, which goes on after the answer. selector: as the form gave it."""
+
+    action: Action
+    selector: dict[str, str]
+    progress: SendProgress
+    task: "asyncio.Task[ActedOnSelection]"
 
 
 @dataclass
@@ -70,7 +84,8 @@ class HtmlPages:
 
     def __post_init__(self) -> None:
         self._templates = templates(_FOLDER / "templates", self._now_ms)
-        self._background = BackgroundActions()
+        self._background: dict[str, BackgroundAction] = {}
+        """By name. The latest MAX_KEPT that have ended can be shown; the audit log has all results."""
 
     def routes(self) -> list[BaseRoute]:
         return [
@@ -295,15 +310,19 @@ class HtmlPages:
         form = request.state.form
         selector = _given(form, *_SELECTOR)
         asked = action.selection_model(selector=selector, **_given(form, *(form.keys() - _SELECTOR)))
-        started = await self._background.start(
-            action, selector, lambda progress: self._api.actions.act_on_selection(caller, action, asked, progress)
-        )
-        if started.task.done():
+        name, progress = secrets.token_urlsafe(16), SendProgress()
+        task = asyncio.ensure_future(self._api.actions.act_on_selection(caller, action, asked, progress))
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # the audit log has it
+        started = self._background[name] = BackgroundAction(action, selector, progress, task)
+        for old in [name for name, each in self._background.items() if each.task.done()][:-MAX_KEPT]:
+            del self._background[old]
+        await asyncio.wait([task], timeout=PROMPT_S)
+        if task.done():
             return self._done(request, started)
-        return RedirectResponse(f"/selection/progress?{urlencode({'action': started.name})}", 303)
+        return RedirectResponse(f"/selection/progress?{urlencode({'action': name})}", 303)
 
     async def _progress(self, request: Request, _: Caller) -> Response:
-        started = self._background.kept.get(request.query_params.get("action", ""))
+        started = self._background.get(request.query_params.get("action", ""))
         if started is None:
             raise HTTPException(404, "this instance has no such action any more: the result is in its audit log")
         if not started.task.done():

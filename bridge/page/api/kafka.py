@@ -1,13 +1,12 @@
 """The Kafka operations that the API needs. Each call may wait for a broker, so it is made from a thread (`in_thread`).
 
-ConfluentKafkaPort implements them over librdkafka: clients are created on first use, and a broker has 10 s to answer.
-Tests use a Kafka in memory.
+Clients are created on first use, and a broker has 10 s to answer. Tests put a Kafka in memory in their place.
 """
 
 import asyncio
 import threading
 from collections.abc import Callable, Container, Coroutine, Iterator, Sequence, Set
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
@@ -49,33 +48,8 @@ class TopicReader(RejectedLog, Protocol):
     def partitions(self, topic: str) -> int | None: ...
 
 
-class KafkaPort(Protocol):
-    """Thread-safe. Raises BridgeError with the remedy."""
-
-    def group(self) -> GroupView: ...
-
-    def reader(self) -> AbstractContextManager[TopicReader]:
-        """Yield the reader; one caller at a time has it, others wait."""
-        ...
-
-    def producer(self, timer_topic: str) -> TimerOperator: ...
-
-    def redriven(self) -> Container[bytes]:
-        """Return the markers of all records that were sent again."""
-        ...
-
-    def redrive(
-        self, places: Set[tuple[TimerPartition, int]], on_sent: Callable[[Sequence[Parked]], None]
-    ) -> RedriveResult:
-        """Send the records at `places` again: those that are there, are whole and were not sent before.
-
-        `on_sent` gets the records that were committed, also if a later one fails.
-        """
-        ...
-
-
 class ConfluentKafkaPort:
-    """KafkaPort by the settings of a bridge."""
+    """Thread-safe. Raises BridgeError with the remedy."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -99,6 +73,7 @@ class ConfluentKafkaPort:
 
     @contextmanager
     def reader(self) -> Iterator[TopicReader]:
+        """Yield the reader; one caller at a time has it, others wait."""
         if not self._reading.acquire(timeout=_WAIT_S):
             raise BridgeError("other requests read from Kafka, and it takes long: ask again")
         try:
@@ -123,13 +98,18 @@ class ConfluentKafkaPort:
             known.close()
         return made
 
-    def redriven(self) -> MarkIndex:
+    def redriven(self) -> Container[bytes]:
+        """Return the markers of all records that were sent again."""
         with self.reader() as reader:
             return self._marks.update(reader, reader.partitions)
 
     def redrive(
         self, places: Set[tuple[TimerPartition, int]], on_sent: Callable[[Sequence[Parked]], None]
     ) -> RedriveResult:
+        """Send the records at `places` again: those that are there, are whole and were not sent before.
+
+        `on_sent` gets the records that were committed, also if a later one fails.
+        """
         selection = RedriveFilter(frozenset(self._settings.timer_topics()), places=frozenset(places))
         if not self._redriving.acquire(blocking=False):
             raise BridgeError("records are being sent again already: wait for that to end, then do it again")

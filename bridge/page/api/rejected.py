@@ -12,7 +12,7 @@ from fastapi import Query
 from starlette.exceptions import HTTPException
 
 from bridge.page import guard as audit
-from bridge.page.api.kafka import KafkaPort, in_thread
+from bridge.page.api.kafka import ConfluentKafkaPort, in_thread
 from bridge.page.api.requests import RedriveAsked, RejectedAsked, RejectedRecordAsked
 from bridge.page.api.responses import Redriven, Rejected, RejectedRecord, RejectedRecords
 from bridge.page.guard import Operator, Reader
@@ -30,7 +30,7 @@ MAX_READ_PER_PARTITION = 2000
 class RejectedTopic:
     """`rules`: by timer topic."""
 
-    _kafka: KafkaPort
+    _kafka: ConfluentKafkaPort
     _topic: str
     _rules: Mapping[str, Rules]
     _max_read: int = MAX_READ_PER_PARTITION

@@ -19,7 +19,7 @@ from fastapi import Query
 from pydantic import ValidationError
 
 from bridge.errors import BridgeError
-from bridge.page.api.kafka import KafkaPort, TopicReader, in_thread
+from bridge.page.api.kafka import ConfluentKafkaPort, TopicReader, in_thread
 from bridge.page.api.requests import Named, OutcomesAsked
 from bridge.page.api.responses import LatestReceipts
 from kafka_timer import Sent, TimerOperator
@@ -64,7 +64,7 @@ class SendProgress:
 class RequestSender:
     """`_mode`: which receipts the bridge sends. Thread-safe."""
 
-    _kafka: KafkaPort
+    _kafka: ConfluentKafkaPort
     _receipts_topic: str
     _mode: Mode
     timeout_s: float = _RECEIPTS_TIMEOUT_S

@@ -380,7 +380,7 @@ def test_an_operator_sends_a_new_timer(guarded: Place) -> None:
 def test_an_action_that_takes_long_shows_how_far_it_is(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3):
         send(place, **{"timer-id": f"s{number}"})
-    monkeypatch.setattr("bridge.page.lookups.PROMPT_S", 0)
+    monkeypatch.setattr("bridge.page.views.PROMPT_S", 0)
     browser = Browser(place.pages[0].url)
     key = browser.form_key("/timers?topic=orders")
     fields = {"topic": "orders", "token": count(browser, key), "form_key": key}

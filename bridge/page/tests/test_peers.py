@@ -31,7 +31,7 @@ PATHS = [f"127.0.0.1:1/{path}" for path in ("", "secret", "worker-1/x", "worker-
 
 
 class Side(MemorySide):
-    """A KafkaPort with the given members."""
+    """A Kafka with the given members of the group."""
 
     def __init__(self, *members: Member) -> None:
         self._members = members

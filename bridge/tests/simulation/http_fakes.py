@@ -27,7 +27,7 @@ from bridge.loop.loop import Bridge
 from bridge.observe.prometheus import AlertLimits, Exposition
 from bridge.page.api.actions import Actions
 from bridge.page.api.group_reads import GroupReads
-from bridge.page.api.kafka import GroupView, TopicReader
+from bridge.page.api.kafka import ConfluentKafkaPort, GroupView, TopicReader
 from bridge.page.api.rejected import RejectedTopic
 from bridge.page.api.routes import Api, api_routes
 from bridge.page.api.timer_requests import RequestSender
@@ -90,8 +90,8 @@ class MemoryOutbox:
         """Nothing waits."""
 
 
-class MemorySide:
-    """KafkaPort of one instance. `error`: what a broker that is gone is told by; `resends`: so many before it is.
+class MemorySide(ConfluentKafkaPort):
+    """A Kafka in memory for one instance. `error`: what a broker that is gone is told by; `resends`: so many before it is.
 
     `silences`: what the next calls of `reader` come to.
     """
