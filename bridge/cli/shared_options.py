@@ -130,10 +130,6 @@ class ClusterOptions(ConfigOptions):
         return settings, self.timer_topic or settings.timer_topic
 
 
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
 GROUPS = {
     "bootstrap_servers": "Cluster",
     "workers": "Instances and their group",
@@ -177,12 +173,12 @@ def _options() -> Iterator[tuple[str, Any, None]]:
         help_ = f"{field.description} ({'' if field.is_required() else 'default: '}{default})"
         shown: dict[str, Any] = {"help": help_, "rich_help_panel": group}
         if kind == "bool":
-            yield name, Annotated[bool | None, Option(f"{_flag(name)}/--no-{_flag(name)[2:]}", **shown)], None
+            yield name, Annotated[bool | None, Option(**shown)], None
         elif kind != "table":
-            yield name, Annotated[str | None, Option(_flag(name), metavar=f"<{kind}>", **shown)], None
+            yield name, Annotated[str | None, Option(metavar=f"<{kind}>", **shown)], None
     for name in REMOVED:
         if "." not in name:
-            yield name, Annotated[str | None, Option(_flag(name), hidden=True)], None
+            yield name, Annotated[str | None, Option(hidden=True)], None
 
 
 RunOptions = make_dataclass("RunOptions", _options(), bases=(ConfigOptions,), frozen=True, kw_only=True)

@@ -24,7 +24,8 @@ from pydantic import BaseModel, Field
 from bridge.loop.loop import Bridge
 from bridge.partition.partition import Partition
 from bridge.partition.request import occurrence_of
-from bridge.query.summary import Bucket, Timer, merge_buckets, named_bodies, state_in, timers_with_bodies
+from bridge.query.summary import Bucket, Timer, merge_buckets, named_bodies, state_in
+from kafka_timer import Sent
 from kafka_timer.headers import MAX_INT64, PAUSED_MS
 from kafka_timer.origin import TimerPartition
 from schemas.journal import CopyInFlight
@@ -237,15 +238,12 @@ class Search:
         self._sign = -1 if filter_.is_latest_first else 1
         self.partitions: list[TimerPartition] = []
         """Once done: the searched partitions that stayed open all the time."""
-        self._partitions: dict[TimerPartition, Partition] = {}
         self._rows: dict[TimerPartition, Rows] = {}
         self._matching = 0
         self._buckets: dict[int, Counter[int]] = defaultdict(Counter)
         """By the topic's hash: start of the bucket to number of timers."""
         self._topics: dict[int, str] = {}
         self._flights: dict[tuple[TimerPartition, int], CopyInFlight] = {}
-        self._chosen: list[tuple[SearchPosition, int]] = []
-        """Each with its unit; _IN_FLIGHT if it has none now."""
         self._timers: list[NamedTimer] = []
         self._steps = self._search()
 
@@ -376,6 +374,7 @@ class Search:
     # -- list
 
     def _choose_first(self) -> list[tuple[SearchPosition, int]]:
+        """Return each with its unit; _IN_FLIGHT if it has none now."""
         found: dict[tuple[TimerPartition, int], tuple[SearchPosition, int]] = {}
         for timer_partition, rows in self._rows.items():
             for unit, due_ms, origin_offset in rows[["unit", "due_ms", "origin"]].tolist():
@@ -408,23 +407,10 @@ class Search:
 # -- one timer in full
 
 
-def find_by_id(bridge: Bridge, id_: bytes, now_ms: int, *, with_value: bool) -> list[TimerDetail]:
-    """Return the timers under an id in all partitions that are open here."""
-    return [_detail(*found, id_, with_value=with_value) for found in named_bodies(bridge, id_, now_ms)]
-
-
-def find_by_origin(
-    bridge: Bridge, partition: TimerPartition, origin_offset: int, now_ms: int, *, with_value: bool
-) -> list[TimerDetail]:
-    """Return the timer whose first request has this offset; none if the partition is not open here."""
-    owned = bridge.partitions.get(partition)
-    if owned is None:
-        return []
-    leaving = [body for body in owned.leaving() if body.origin_offset == origin_offset]
-    row = owned.store.queries.find_origin(origin_offset)
-    rows = [row] if len(row) else []
-    found = timers_with_bodies(partition, owned, now_ms, leaving, rows, owned.flights.with_origin(origin_offset))
-    return [_detail(*each, None, with_value=with_value) for each in found]
+def find_timers(bridge: Bridge, name: bytes | Sent, now_ms: int, *, with_value: bool) -> list[TimerDetail]:
+    """Return the timers under an id, or of the request at a position, in all partitions that are open here."""
+    id_ = name if isinstance(name, bytes) else None
+    return [_detail(*found, id_, with_value=with_value) for found in named_bodies(bridge, name, now_ms)]
 
 
 def _detail(timer: Timer, body: Body | None, id_: bytes | None, *, with_value: bool) -> TimerDetail:

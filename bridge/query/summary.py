@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field
 from bridge.loop.loop import Bridge
 from bridge.partition.copies import hours_of, id_hash, ranges_of
 from bridge.partition.partition import Partition
+from kafka_timer import Sent
 from kafka_timer.durations import parse_duration_ms
 from kafka_timer.headers import PAUSED_MS
 from kafka_timer.origin import TimerPartition
@@ -257,31 +258,24 @@ def named_in_bridge(bridge: Bridge, id_: str, at_ms: int) -> Named:
     return Named(at_ms=at_ms, id=id_, timers=[timer for timer, _ in named_bodies(bridge, id_.encode(), at_ms)])
 
 
-def named_bodies(bridge: Bridge, id_: bytes, at_ms: int) -> list[tuple[Timer, Body | None]]:
-    """Look up an id; return each timer with its body, None while it is rolling."""
-    found = []
+def named_bodies(bridge: Bridge, name: bytes | Sent, at_ms: int) -> list[tuple[Timer, Body | None]]:
+    """Return the timers under an id, or of the request at a position, each with its body: None while it is rolling."""
+    found: list[tuple[Timer, Body | None]] = []
     for timer_partition, owned in bridge.partitions.items():
-        leaving = (body for body in owned.leaving() if body.id == id_)
-        rows = owned.store.queries.find([id_]).values()
-        found += timers_with_bodies(timer_partition, owned, at_ms, leaving, rows, owned.flights.with_id(id_))
+        if isinstance(name, bytes):
+            leaving = [body for body in owned.leaving() if body.id == name]
+            rows, flights = [*owned.store.queries.find([name]).values()], owned.flights.with_id(name)
+        elif timer_partition == name[:2]:
+            leaving = [body for body in owned.leaving() if body.origin_offset == name.offset]
+            rows, flights = [owned.store.queries.find_origin(name.offset)], owned.flights.with_origin(name.offset)
+        else:
+            continue
+        stored: list[tuple[Body, State]] = [(body, "leaving") for body in leaving]
+        for row in rows:
+            stored += [(body, state_in(owned, row, body.target, at_ms)) for body in owned.store.queries.bodies(row)]
+        found += [(Timer.stored(timer_partition, body, body.due_ms, state), body) for body, state in stored]
+        found += [(Timer.rolling(timer_partition, flight), None) for flight in flights]
     return found
-
-
-def timers_with_bodies(
-    timer_partition: TimerPartition,
-    owned: Partition,
-    at_ms: int,
-    leaving: Iterable[Body],
-    rows: Iterable[Rows],
-    flights: Iterable[CopyInFlight],
-) -> list[tuple[Timer, Body | None]]:
-    """Return timers with their bodies, None while rolling. `rows`: one for each timer in the store."""
-    stored: list[tuple[Body, State]] = [(body, "leaving") for body in leaving]
-    for row in rows:
-        (body,) = owned.store.queries.bodies(row)
-        stored.append((body, state_in(owned, row, body.target, at_ms)))
-    found = [(Timer.stored(timer_partition, body, body.due_ms, state), body) for body, state in stored]
-    return [*found, *((Timer.rolling(timer_partition, flight), None) for flight in flights)]
 
 
 def named_in_store(timer_partition: TimerPartition, store: StoppedStore, id_: str, at_ms: int) -> Named:

@@ -26,7 +26,7 @@ from bridge.page.server import LoopQueries
 from bridge.page.sessions import Caller
 from bridge.ports import Clock
 from bridge.probes import deadline
-from bridge.query.search import Search, find_by_id, find_by_origin, merge_listings
+from bridge.query.search import Search, find_timers, merge_listings
 from bridge.query.summary import Pending, merge_pending, pending_in_bridge
 from kafka_timer.origin import TimerPartition
 
@@ -149,10 +149,7 @@ class GroupReads:
 
         def find(bridge: Bridge) -> GroupFound:
             now_ms = self._clock.now_ms()
-            if isinstance(name, bytes):
-                timers = find_by_id(bridge, name, now_ms, with_value=asked.value)
-            else:
-                timers = find_by_origin(bridge, TimerPartition(*name[:2]), name.offset, now_ms, with_value=asked.value)
+            timers = find_timers(bridge, name, now_ms, with_value=asked.value)
             partitions = [str(each) for each in bridge.partitions if place in (None, each)]
             return GroupFound(at_ms=now_ms, timers=timers, partitions=partitions)
 

@@ -18,11 +18,11 @@ from bridge.query.search import (
     TimerDetail,
     TimerFilter,
     content,
-    find_by_id,
-    find_by_origin,
+    find_timers,
     merge_listings,
 )
 from bridge.testing.timer_world import TIMERS
+from kafka_timer import Sent
 from kafka_timer.origin import TimerPartition
 from schemas.journal import CopyInFlight
 
@@ -142,7 +142,7 @@ def test_a_timer_is_found_by_its_origin_in_each_state(world: World, is_named: bo
     world.bridge.run(50)
 
     def found(timer_partition: TimerPartition) -> list[TimerDetail]:
-        return find_by_origin(bridge_of(world), timer_partition, origin, world.now_ms, with_value=True)
+        return find_timers(bridge_of(world), Sent(*timer_partition, origin), world.now_ms, with_value=True)
 
     states: set[str] = set()
     listed_states: set[str] = set()
@@ -209,11 +209,11 @@ def test_recurring_timers_are_chosen_by_their_rule_and_tell_their_next_times(wor
     assert chosen("every") == {"60000", "3600000"}
     assert chosen("0 9 *") == {"0 9 * * *"}
     assert chosen("any") == {"60000", "3600000", "0 9 * * *"}
-    (minutely,) = find_by_id(bridge_of(world), b"60000", world.now_ms, with_value=False)
+    (minutely,) = find_timers(bridge_of(world), b"60000", world.now_ms, with_value=False)
     assert minutely.next_due_ms == [minutely.due_ms + 60_000 * number for number in range(5)]
-    (daily,) = find_by_id(bridge_of(world), b"0 9 * * *", world.now_ms, with_value=False)
+    (daily,) = find_timers(bridge_of(world), b"0 9 * * *", world.now_ms, with_value=False)
     assert [each // 3_600_000 % 24 for each in daily.next_due_ms] == [9] * 5
-    (once,) = find_by_id(bridge_of(world), b"once", world.now_ms, with_value=False)
+    (once,) = find_timers(bridge_of(world), b"once", world.now_ms, with_value=False)
     assert once.next_due_ms == []
 
 
@@ -223,7 +223,7 @@ def test_an_id_is_found_with_headers_and_its_value_on_request(world: World) -> N
     world.bridge.run(10)
 
     def told(*, with_value: bool) -> TimerDetail:
-        (timer,) = find_by_id(bridge_of(world), b"\xff", world.now_ms, with_value=with_value)
+        (timer,) = find_timers(bridge_of(world), b"\xff", world.now_ms, with_value=with_value)
         return timer
 
     timer = told(with_value=False)
@@ -237,7 +237,7 @@ def test_an_id_is_found_with_headers_and_its_value_on_request(world: World) -> N
     value = told(with_value=True).value
     assert value is not None
     assert (value.base64, value.is_cut) == ("/v7+", False)
-    assert find_by_id(bridge_of(world), b"other", world.now_ms, with_value=True) == []
+    assert find_timers(bridge_of(world), b"other", world.now_ms, with_value=True) == []
 
 
 def test_a_long_value_is_cut_after_a_whole_character() -> None:
