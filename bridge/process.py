@@ -12,7 +12,7 @@ import resource
 import signal
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -152,8 +152,7 @@ def run(settings: Settings, worker: int = 0) -> None:
     retrier = Retrier(status=status)
     stop = Stop(retrier)
     with ExitStack() as ends:
-        folder = DataDir(settings.data_dir)
-        ends.callback(folder.close)
+        folder = ends.enter_context(closing(DataDir(settings.data_dir)))
         if settings.tracing:
             from bridge.observe.tracing import exported_spans  # only here: it needs the extra
 
@@ -246,21 +245,12 @@ class BridgeRunner:
         options = self._growth.options
         announced = replace(connection, address=own_address(settings))
         with ExitStack() as ends:
-            sink = ConfluentSink(connection, journals, retrier)
-            ends.callback(sink.close)
+            sink = ends.enter_context(closing(ConfluentSink(connection, journals, retrier)))
             take_over = self._takeover.start if self._takeover else None
-            history = ConfluentHistory(connection, journals, retrier, LIMIT_S, take_over)
-            ends.callback(history.close)
-            operators = ConfluentControl(connection, settings.control_topic, retrier)
-            ends.callback(operators.close)
-            recoverer = BackgroundRecoverer(
-                connection,
-                journals,
-                self._folder,
-                options,
-                partial(configure, settings.log_format, settings.log_level, worker=self._shared.worker),
-                settings.workers,
-            )
+            history = ends.enter_context(closing(ConfluentHistory(connection, journals, retrier, LIMIT_S, take_over)))
+            operators = ends.enter_context(closing(ConfluentControl(connection, settings.control_topic, retrier)))
+            set_up_logs = partial(configure, settings.log_format, settings.log_level, worker=self._shared.worker)
+            recoverer = BackgroundRecoverer(connection, journals, self._folder, options, set_up_logs, settings.workers)
             ends.callback(recoverer.close)
             self._stop.bridge = bridge = Bridge(
                 clock=SystemClock(),

@@ -20,16 +20,8 @@ from bridge.page.api.requests import API, Selector, error_text
 from bridge.page.api.responses import ActedOnSelection, Counted
 
 _TIMEOUT_S = 180.0
-_NAMES = {
-    "topic": "topic",
-    "key": "key_prefix",
-    "due-from": "due_from",
-    "due-to": "due_to",
-    "header": "header",
-    "rule": "rule",
-    "paused": "paused",
-}
-"""Names in --select, each with its field of the API's Selector."""
+_NAMES = ("topic", "key", "due-from", "due-to", "header", "rule", "paused")
+"""Names in --select: fields of the API's Selector, where `key` is `key_prefix`."""
 
 
 def parse_selector(given: list[str]) -> Selector:
@@ -39,9 +31,10 @@ def parse_selector(given: list[str]) -> Selector:
         name, equals, value = part.partition("=")
         if not equals or name not in _NAMES:
             raise SettingsError(f"--select {part!r}: write one of {', '.join(f'{each}=...' for each in _NAMES)}")
-        if _NAMES[name] in found:
+        field = "key_prefix" if name == "key" else name.replace("-", "_")
+        if field in found:
             raise SettingsError(f"--select {name} is given twice: give it once")
-        found[_NAMES[name]] = value
+        found[field] = value
     try:
         return Selector.model_validate(found)
     except ValidationError as error:

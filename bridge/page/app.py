@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -43,8 +43,7 @@ def serving_bridge(
     with ExitStack() as ends:
         routes: list[BaseRoute] = []
         if settings.page:
-            kafka = ConfluentKafkaPort(settings)
-            ends.callback(kafka.close)
+            kafka = ends.enter_context(closing(ConfluentKafkaPort(settings)))
             routes = _page_routes(settings, kafka, access, loop_queries, clock)
         app = application(loop_queries, clock, metrics, access, known_hosts(settings), routes)
         if worker:

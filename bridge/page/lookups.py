@@ -21,8 +21,6 @@ from bridge.query.search import Content
 _TIMEOUT_S = 10.0
 _MOST_AT_ONCE = 2
 _MOST_ORIGINS = 100
-_NO_ANSWER = "no answer within 10 s: ask the tables themselves"
-_LIMITS = "it takes more than 1 GB of memory, or too long"
 
 
 class ChildProgram:
@@ -61,7 +59,7 @@ class AuditTables:
     async def verdicts_of(self, origins: Iterable[str]) -> dict[str, Any]:
         """Return rows of the table `requests` as `verdicts`, or a `reason` why there are none."""
         asked = {"place": self._place, "origins": sorted(set(origins))[:_MOST_ORIGINS]}
-        return await self._reader.ask(asked) or {"reason": _NO_ANSWER}
+        return await self._reader.ask(asked) or {"reason": "no answer within 10 s: ask the tables themselves"}
 
 
 class SchemaRegistry:
@@ -79,7 +77,7 @@ class SchemaRegistry:
         if content.is_cut or schema_id(raw) is None:
             return value_text(content)
         asked = {"url": self._url, "auth": self._auth(), "value": base64.b64encode(raw).decode()}
-        answer = await self._decoder.ask(asked) or {"reason": _LIMITS}
+        answer = await self._decoder.ask(asked) or {"reason": "it takes more than 1 GB of memory, or too long"}
         if "reason" in answer:
             return f"hex, as it could not be decoded: {answer['reason']}", hex_dump(raw)
         return answer["kind"], answer["text"]

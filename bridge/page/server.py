@@ -138,7 +138,7 @@ class HttpConnection(H11Protocol):
         idle = [each for each in others if not each._has_request or each.cycle.response_complete]  # noqa: SLF001
         evicted = min(idle, key=lambda each: each._timer.when(), default=self)  # noqa: SLF001
         text = "%d connections are open, more are asked for: those without a whole request are closed"
-        _warnings.warn(_now_ms(), "most", text, self.max_connections)
+        _warnings.warn(int(time.monotonic() * 1000), "most", text, self.max_connections)
         evicted._abort()  # noqa: SLF001
 
     def _start_timer(self, timeout_s: float) -> None:
@@ -155,13 +155,10 @@ def log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
     """Exception handler of the event loop: log a lack of file handles once a minute, not for each connection."""
     error = context.get("exception")
     if isinstance(error, OSError) and "accept" in context.get("message", ""):
-        _warnings.warn(_now_ms(), "accept", "no connection can be accepted: %s: raise ulimit -n", error.strerror)
+        text = "no connection can be accepted: %s: raise ulimit -n"
+        _warnings.warn(int(time.monotonic() * 1000), "accept", text, error.strerror)
     else:
         loop.default_exception_handler(context)
-
-
-def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
 
 
 def application(
@@ -178,11 +175,9 @@ def application(
     """
     status, ask = queries.status, queries.ask
 
-    async def live(_: Request) -> Response:
-        return JSONResponse(*status.answer(status.live()))
-
-    async def ready(_: Request) -> Response:
-        return JSONResponse(*status.answer(status.ready()))
+    async def probe(request: Request) -> Response:
+        verdict = status.live() if request.url.path == "/health/live" else status.ready()
+        return JSONResponse(*status.answer(verdict))
 
     async def read(look: Callable[[Bridge], Answer]) -> Answer:
         """Also name the recovering partitions, as of the same turn."""
@@ -206,7 +201,7 @@ def application(
         body, content_type = metrics(request.headers.get("accept", ""))
         return Response(body, headers={"content-type": content_type})
 
-    own = {"/health/live": live, "/health/ready": ready, "/pending": pending, "/metrics": all_metrics}
+    own = {"/health/live": probe, "/health/ready": probe, "/pending": pending, "/metrics": all_metrics}
     routes = [*(Route(path, answer) for path, answer in own.items()), *extra_routes]
     return Starlette(routes=routes, middleware=[hosts], exception_handlers={HTTPException: error_response})
 

@@ -185,7 +185,7 @@ class HtmlPages:
         if span not in SPANS:
             span = "day"
         from_ms = parse_instant_ms(asked["from"]) if "from" in asked else self._now_ms()
-        overview = await self._api.reads.overview(caller)
+        overview = await self._api.reads.overview(caller, requests.Question())
         pending = await self._api.reads.pending(caller, requests.PendingAsked(bucket=SPANS[span].bucket_ms))
         return self._page(
             request,

@@ -33,7 +33,6 @@ from bridge.process import check, die_at_next, open_many_files, run
 log = logging.getLogger("bridge.workers")
 
 _TURN_S = 0.1
-_ASK_S = 0.5
 _LONGEST_WAIT_S = 30.0
 _GOOD_LIFE_S = 60.0
 """After running for this long, a worker is restarted at once again."""
@@ -129,15 +128,11 @@ def supervise(settings: Settings) -> int:
     with ExitStack() as ends:
         if settings.http_port:
             ends.enter_context(page.serving_workers(settings, sockets))
-        asked_s = time.monotonic()
         while supervisor.turn():
             time.sleep(_TURN_S)
-            if not supervisor.was_ready and time.monotonic() - asked_s >= _ASK_S:
-                partitions = page.ready_partitions(sockets)
-                if partitions is not None:
-                    print("timer-bridge is ready:", ", ".join(partitions), flush=True)  # noqa: T201
-                    supervisor.was_ready = True
-                asked_s = time.monotonic()
+            if not supervisor.was_ready and (partitions := page.ready_partitions(sockets)) is not None:
+                print("timer-bridge is ready:", ", ".join(partitions), flush=True)  # noqa: T201
+                supervisor.was_ready = True
     return supervisor.exit_code
 
 

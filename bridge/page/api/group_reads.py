@@ -18,7 +18,7 @@ from bridge.loop.loop import Bridge
 from bridge.observe.recent_traffic import Deliveries, joined_traffic, lateness_ms
 from bridge.page import guard as audit
 from bridge.page.api import responses
-from bridge.page.api.requests import API, PendingAsked, Read, TimerAsked, TimersAsked
+from bridge.page.api.requests import API, Named, PendingAsked, Question, Read, TimerAsked, TimersAsked
 from bridge.page.api.responses import GroupFound, GroupListing, GroupPending, Instance
 from bridge.page.guard import Reader
 from bridge.page.peers import Peers
@@ -66,8 +66,9 @@ class GroupReads:
     _data_dir: Path
     _version: str
 
-    async def overview(self, caller: Caller) -> responses.Overview:
-        instances, missing = await self._peers.ask_all(caller, f"{API}/instance", Read(), Instance, self.instance)
+    async def overview(self, caller: Reader, _: Annotated[Question, Query()]) -> responses.Overview:
+        own = partial(self.instance, caller, Read())
+        instances, missing = await self._peers.ask_all(caller, f"{API}/instance", Read(), Instance, own)
         traffic = joined_traffic(each.traffic for each in instances)
         late = traffic.late
         owned = [
@@ -92,7 +93,7 @@ class GroupReads:
             missing=missing,
         )
 
-    async def instance(self) -> Instance:
+    async def instance(self, _: Reader, __: Annotated[Read, Query()]) -> Instance:
         def find(bridge: Bridge) -> tuple[Counts, Counts, set[str]]:
             queues = [owned.store.release_queue for owned in bridge.partitions.values()]
             return bridge.pending, bridge.lags, {target for queue in queues for target in queue.paused()}
@@ -159,7 +160,8 @@ class GroupReads:
         timers = [timer for part in parts for timer in part.timers]
         partitions = [name for part in parts for name in part.partitions]
         if asked.value and not caller.is_from_peer:
-            audit.log_action(caller, "read value", asked.named(), {"timers": len(timers)})
+            named = asked.model_dump(include=set(Named.model_fields), exclude_none=True)
+            audit.log_action(caller, "read value", named, {"timers": len(timers)})
         covered: dict[str, Any] = {"partitions": partitions, "missing": missing, "is_local": asked.local}
         return GroupFound(at_ms=self._clock.now_ms(), timers=timers, **covered)
 

@@ -160,10 +160,6 @@ class Named(Question):
 class TimerAsked(Named, Read):
     value: bool = Field(False, description="True: with the value of the message.")
 
-    def named(self) -> dict[str, str]:
-        """Return the field that names the timer."""
-        return self.model_dump(include={"id", "id_base64", "origin"}, exclude_none=True)
-
 
 class ActionAsked(Question):
     timer_topic: str | None = Field(None, description="By default the setting timer_topic.")

@@ -72,14 +72,6 @@ def api_routes(api: Api, access: Authenticator, version: str) -> Mount:
 
 
 def _add_reads(app: FastAPI, api: Api) -> None:
-    @app.get("/overview", summary="Partitions and owners, lateness and throughput now, disk and memory.")
-    async def overview(caller: Reader, _: Annotated[requests.Question, Query()]) -> responses.Overview:
-        return await api.reads.overview(caller)
-
-    @app.get("/instance", summary="The asked instance alone.")
-    async def instance(_: Reader, __: Annotated[requests.Read, Query()]) -> responses.Instance:
-        return await api.reads.instance()
-
     @app.get(
         "/timer",
         summary="Timers under an id, or of the request at a position.",
@@ -94,6 +86,8 @@ def _add_reads(app: FastAPI, api: Api) -> None:
         return found
 
     for path, read, summary in (
+        ("/overview", api.reads.overview, "Partitions and owners, lateness and throughput now, disk and memory."),
+        ("/instance", api.reads.instance, "The asked instance alone."),
         ("/pending", api.reads.pending, "Counts by target topic, next due time, histogram of due times."),
         ("/timers", api.reads.timers, "Pending timers in due order, page by page."),
         ("/receipts", api.requests.receipts, "Receipts of an id or of the request at a position, of the latest ones."),
