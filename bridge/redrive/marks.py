@@ -1,12 +1,12 @@
 """An index of the marks of redrives, 8 bytes each. It is kept between reads: each read fetches only the new marks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Self
 
 import numpy as np
 
-from bridge.redrive.rules import RejectedLog
+from bridge.redrive.rules import TopicReader
 from kafka_timer.origin import TimerPartition
 from schemas.resent import MarkTopics, Source
 
@@ -29,13 +29,13 @@ class MarkIndex:
         at = int(np.searchsorted(digests, digest))
         return at < len(digests) and bool(digests[at] == digest)
 
-    def update(self, log: RejectedLog, partitions: Callable[[str], int | None]) -> Self:
-        """Read the new marks; one thread at a time. partitions: number of a topic; None: there is no such topic."""
-        counts = {topic: partitions(topic) for topic in (self._topics.topic, self._topics.former)}
-        bounds = {source: log.bounds(TimerPartition(*source[:2])) for source in self._topics.sources(counts)}
+    def update(self, reader: TopicReader) -> Self:
+        """Read the new marks; one thread at a time."""
+        counts = {topic: reader.partitions(topic) for topic in (self._topics.topic, self._topics.former)}
+        bounds = {source: reader.bounds(TimerPartition(*source[:2])) for source in self._topics.sources(counts)}
         if self._is_recreated(bounds):
             self._bounds, self._digests = {}, _NO_DIGESTS
-        new = np.fromiter(map(_digest, self._new_marks(log, bounds)), np.uint64)
+        new = np.fromiter(map(_digest, self._new_marks(reader, bounds)), np.uint64)
         if len(new):
             self._digests = np.union1d(self._digests, new)
         self._bounds = bounds
@@ -48,10 +48,10 @@ class MarkIndex:
             for source, (first, end) in self._bounds.items()
         )
 
-    def _new_marks(self, log: RejectedLog, bounds: Bounds) -> Iterator[bytes]:
+    def _new_marks(self, reader: TopicReader, bounds: Bounds) -> Iterator[bytes]:
         for source, (first, end) in bounds.items():
             _, begin = self._bounds.get(source, (0, first))
-            for records in log.requests(TimerPartition(*source[:2]), begin, end):
+            for records in reader.requests(TimerPartition(*source[:2]), begin, end):
                 for record in records:
                     if record.value is not None and (record.key or b"").startswith(source.prefix):
                         yield record.value

@@ -154,8 +154,10 @@ class PlanRow(NamedTuple):
     selected: int
 
 
-class RejectedLog(Protocol):
-    """Reads committed records (read_committed)."""
+class TopicReader(Protocol):
+    """Reads committed records (read_committed). `partitions` returns None if there is no such topic."""
+
+    def partitions(self, topic: str) -> int | None: ...
 
     def bounds(self, timer_partition: TimerPartition) -> tuple[int, int]: ...
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaError
 
+from bridge.config.kafka_config import Connection
 from bridge.config.settings import Settings
 from bridge.errors import BridgeError, FencedError, OutcomeUnknownError
 from bridge.kafka import client_config as clients
@@ -48,6 +49,15 @@ class RedriveResult:
     """Records that retention deleted from the rejected topic meanwhile."""
 
 
+class TopicHistory(ConfluentHistory):
+    """A TopicReader of any topics."""
+
+    def __init__(self, connection: Connection, retrier: Retrier) -> None:
+        super().__init__(connection, {}, retrier)
+        self.topics = ConfluentTopics(connection, retrier)
+        self.partitions = self.topics.partitions
+
+
 class ConfluentRedrive:
     """One `look` and optionally one `apply`. Waits for a broker up to `startup_timeout`, to send without limit.
 
@@ -60,8 +70,8 @@ class ConfluentRedrive:
         self._marks, self._rules = settings.redrive_marks, settings.rules()
         self._retrier = Retrier(ending)
         self._retrier.give_up_in(settings.startup_timeout / 1000)
-        self._topics = ConfluentTopics(self._connection, self._retrier)
-        self._history = ConfluentHistory(self._connection, {}, self._retrier)
+        self._history = TopicHistory(self._connection, self._retrier)
+        self._topics = self._history.topics
         self._producer: TransactionalProducer | None = None
         probe = TopicProbe(self._connection, self._retrier)
         self._rejection_finder = RejectionFinder(probe, compresses=clients.compresses(self._connection))
@@ -120,7 +130,7 @@ class ConfluentRedrive:
     # -- looking
 
     def _plan(self, selection: RedriveFilter) -> RedrivePlan:
-        return RedrivePlan(selection, MarkIndex(self._marks).update(self._history, self._topics.partitions))
+        return RedrivePlan(selection, MarkIndex(self._marks).update(self._history))
 
     def _require_partitions(self, records: Sequence[Parked]) -> None:
         for topic in sorted({record.partition.topic for record in records}):

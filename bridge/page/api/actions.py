@@ -48,15 +48,6 @@ MAX_PER_SELECTION = 20_000
 _FIRST_SHOWN = 10
 
 
-class FormField(NamedTuple):
-    """An input of a form, besides the timer or topic."""
-
-    name: str
-    label: str
-    hint: str = ""
-    type: str = "text"
-
-
 class Action(NamedTuple):
     name: str
     label: str
@@ -66,8 +57,6 @@ class Action(NamedTuple):
     selection_model: type[requests.SelectionActed] = requests.SelectionActed
     still_matches: bool = False
     """True if timers still match their selection after the action. It then acts on all of them, or on none."""
-    entries: tuple[FormField, ...] = ()
-    entries_of_selection: tuple[FormField, ...] = ()
 
     @property
     def about(self) -> Literal["timer", "topic"]:
@@ -135,8 +124,6 @@ _ALL = (
         _move,
         selection_model=requests.SelectionMoved,
         still_matches=True,
-        entries=(FormField("delay", "To, from now", "2h30m"), FormField("at", "or at", type="datetime-local")),
-        entries_of_selection=(FormField("by", "Later by; with - earlier", "1h, or -1h"),),
     ),
     Action("release", "Release now", "Make it due now.", PlacedAsked, _placed(TimerOperator.release)),
     Action("pause", "Pause", "Let it wait until it is resumed.", PlacedAsked, _placed(TimerOperator.pause_timer)),

@@ -8,15 +8,15 @@ import threading
 from collections.abc import Callable, Container, Coroutine, Iterator, Sequence, Set
 from contextlib import closing, contextmanager
 from functools import wraps
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from bridge.config.settings import Settings
 from bridge.errors import BridgeError
-from bridge.kafka import ConfluentGroup, ConfluentHistory, ConfluentTopics, Retrier
+from bridge.kafka import ConfluentGroup, Retrier
 from bridge.ports import Member
 from bridge.redrive.marks import MarkIndex
-from bridge.redrive.rules import Parked, RedriveFilter, RejectedLog
-from bridge.redrive.sender import ConfluentRedrive, RedriveResult
+from bridge.redrive.rules import Parked, RedriveFilter, TopicReader
+from bridge.redrive.sender import ConfluentRedrive, RedriveResult, TopicHistory
 from kafka_timer import TimerOperator
 from kafka_timer.origin import TimerPartition
 
@@ -44,10 +44,6 @@ class GroupView(NamedTuple):
     members: Sequence[Member]
 
 
-class TopicReader(RejectedLog, Protocol):
-    def partitions(self, topic: str) -> int | None: ...
-
-
 class ConfluentKafkaPort:
     """Thread-safe. Raises BridgeError with the remedy."""
 
@@ -60,7 +56,7 @@ class ConfluentKafkaPort:
         self._reading = threading.Lock()
         self._redriving = threading.Lock()
         self._group: ConfluentGroup | None = None
-        self._reader: _HistoryReader | None = None
+        self._reader: TopicHistory | None = None
         self._producers: dict[str, TimerOperator] = {}
         self._marks = MarkIndex(settings.redrive_marks)
 
@@ -78,7 +74,7 @@ class ConfluentKafkaPort:
             raise BridgeError("other requests read from Kafka, and it takes long: ask again")
         try:
             if self._reader is None:
-                self._reader = _HistoryReader(self._settings, self._retrier)
+                self._reader = TopicHistory(self._settings.connection(), self._retrier)
             self._retrier.give_up_in(_WAIT_S)
             yield self._reader
         finally:
@@ -101,7 +97,7 @@ class ConfluentKafkaPort:
     def redriven(self) -> Container[bytes]:
         """Return the markers of all records that were sent again."""
         with self.reader() as reader:
-            return self._marks.update(reader, reader.partitions)
+            return self._marks.update(reader)
 
     def redrive(
         self, places: Set[tuple[TimerPartition, int]], on_sent: Callable[[Sequence[Parked]], None]
@@ -130,10 +126,3 @@ class ConfluentKafkaPort:
             producer.close()
         if self._reader is not None:
             self._reader.close()
-
-
-class _HistoryReader(ConfluentHistory):
-    def __init__(self, settings: Settings, retrier: Retrier) -> None:
-        connection = settings.connection()
-        super().__init__(connection, {}, retrier)
-        self.partitions = ConfluentTopics(connection, retrier).partitions

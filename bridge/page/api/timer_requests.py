@@ -19,9 +19,10 @@ from fastapi import Query
 from pydantic import ValidationError
 
 from bridge.errors import BridgeError
-from bridge.page.api.kafka import ConfluentKafkaPort, TopicReader, in_thread
+from bridge.page.api.kafka import ConfluentKafkaPort, in_thread
 from bridge.page.api.requests import Named, OutcomesAsked
 from bridge.page.api.responses import LatestReceipts
+from bridge.redrive.rules import TopicReader
 from kafka_timer import Sent, TimerOperator
 from kafka_timer.origin import TimerPartition
 from schemas.receipts import Mode, Receipt, printable

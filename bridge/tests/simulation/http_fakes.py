@@ -27,7 +27,7 @@ from bridge.loop.loop import Bridge
 from bridge.observe.prometheus import AlertLimits, Exposition
 from bridge.page.api.actions import Actions
 from bridge.page.api.group_reads import GroupReads
-from bridge.page.api.kafka import ConfluentKafkaPort, GroupView, TopicReader
+from bridge.page.api.kafka import ConfluentKafkaPort, GroupView
 from bridge.page.api.rejected import RejectedTopic
 from bridge.page.api.routes import Api, api_routes
 from bridge.page.api.timer_requests import RequestSender
@@ -41,7 +41,16 @@ from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.ports import Member
 from bridge.probes import metrics_text
 from bridge.query.query_queue import QueryQueue
-from bridge.redrive.rules import Parked, RedriveFilter, RedrivePlan, marker_key, marker_of, parked, request_of
+from bridge.redrive.rules import (
+    Parked,
+    RedriveFilter,
+    RedrivePlan,
+    TopicReader,
+    marker_key,
+    marker_of,
+    parked,
+    request_of,
+)
 from bridge.redrive.sender import RedriveResult
 from bridge.testing import FakeHistory, FakeInstance
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka, Timeline, record_of

@@ -76,7 +76,7 @@ class Log:
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     made = Log()
-    monkeypatch.setattr(real_kafka, "_HistoryReader", lambda *_: made)
+    monkeypatch.setattr(real_kafka, "TopicHistory", lambda *_: made)
     return made
 
 
