@@ -62,7 +62,7 @@ class RunningInstances:
 
     def pending(self, bucket_ms: int, topic: str | None) -> Pending:
         asked = {"bucket": duration_text(bucket_ms)} | ({} if topic is None else {"topic": topic})
-        return merge_pending(each.get("/pending", asked, Pending) for each in self._bridges)
+        return merge_pending([each.get("/pending", asked, Pending) for each in self._bridges])
 
     def named(self, id_: str) -> Named:
         return merge_named([each.get("/pending", {"id": id_}, Named) for each in self._bridges])

@@ -37,8 +37,9 @@ from bridge.config.http_address import host_of
 from bridge.errors import BridgeError
 from bridge.page.api.kafka import GroupView, ConfluentKafkaPort
 from bridge.page.api.requests import Read
-from bridge.page.api.responses import GroupFound, GroupListing, Instance, Missing, Refused
+from bridge.page.api.responses import GroupFound, Instance, Missing, Refused
 from bridge.page.sessions import Authenticator, Caller
+from bridge.query.search import Listing
 from bridge.query.summary import Pending
 from kafka_timer.origin import TimerPartition
 
@@ -243,7 +244,7 @@ class Peers:
 
 
 def _partitions_of(part: BaseModel) -> Iterable[str]:
-    assert isinstance(part, Instance | Pending | GroupListing | GroupFound)
+    assert isinstance(part, Instance | Pending | Listing | GroupFound)
     return part.shards if isinstance(part, Pending) else part.partitions
 
 
@@ -256,7 +257,7 @@ def _restrict_to(part: Part, address: str, its: frozenset[str]) -> Part | str:
         timers = [timer for timer in part.timers if timer.shard in its]
         return part.model_copy(update={"timers": timers, "partitions": sorted(its.intersection(part.partitions))})
     partitions = {*_partitions_of(part)}
-    if isinstance(part, GroupListing):
+    if isinstance(part, Listing):
         partitions.update(timer.shard for timer in part.timers)
     if partitions <= its:
         return part

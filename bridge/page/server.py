@@ -50,7 +50,7 @@ from bridge.page.sessions import Authenticator
 from bridge.ports import Clock
 from bridge.probes import MetricsText, deadline
 from bridge.query.query_queue import BusyError, QueryQueue
-from bridge.query.search import Search
+from bridge.query.search import Listing, Search
 from bridge.query.summary import Named, Pending, named_in_bridge, parse_bucket_ms, pending_in_bridge
 from timer.errors import CorruptStoreError
 
@@ -87,12 +87,13 @@ class LoopQueries:
         except (CorruptStoreError, OSError) as error:
             raise HTTPException(503, f"a store cannot be read: {error}") from error
 
-    async def search(self, search: Search, now_ms: Callable[[], int]) -> None:
+    async def search(self, search: Search, now_ms: Callable[[], int]) -> Listing:
         """Run the search to its end, over as many turns as it takes."""
         end_s = time.monotonic() + _MAX_SEARCH_S
-        while not await self.ask(lambda bridge: search.step(bridge, now_ms(), deadline())):
+        while (found := await self.ask(lambda bridge: search.step(bridge, now_ms(), deadline()))) is None:
             if time.monotonic() >= end_s:
                 raise HTTPException(503, f"the search was not done in {_MAX_SEARCH_S:.0f} s: narrow it, or ask again")
+        return found
 
 
 class HttpConnection(H11Protocol):

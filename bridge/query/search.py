@@ -1,8 +1,8 @@
 """List pending timers in due order, or the latest first, searched in short steps so that deliveries do not wait.
 
     search = Search(filter_)
-    until search.step(bridge, now_ms, should_stop): ...    one step after each turn, as long as not should_stop()
-    search.listing()                                       the first `limit` timers, and the count of all
+    found = search.step(bridge, now_ms, should_stop)    one step after each turn, as long as not should_stop()
+                                                        the last one returns the first `limit`, and the count of all
 
 The log is not in due order, so all of it is scanned: rows of 60 bytes, and bodies only to match key or header. A timer
 that is rolled meanwhile may be counted twice or not at all, but is never listed twice.
@@ -181,6 +181,7 @@ class Listing(BaseModel):
         default_factory=dict,
         description="The histogram by target topic. Topics of which nothing is left are in `histogram` only.",
     )
+    partitions: list[str] = Field(default_factory=list, description="Partitions that the answer covers.")
 
 
 def id_fields(raw: bytes | None) -> dict[str, str | None]:
@@ -227,6 +228,7 @@ def merge_listings(parts: Iterable[Listing], at_ms: int, limit: int, *, is_lates
         after=None if complete_to is None else str(complete_to),
         histogram=merge_buckets(bucket for each in listings for bucket in each.histogram),
         topics={topic: merge_buckets(buckets) for topic, buckets in sorted(of_topic.items())},
+        partitions=[name for each in listings for name in each.partitions],
     )
 
 
@@ -236,8 +238,6 @@ class Search:
     def __init__(self, filter_: TimerFilter) -> None:
         self._filter = filter_
         self._sign = -1 if filter_.is_latest_first else 1
-        self.partitions: list[TimerPartition] = []
-        """Once done: the searched partitions that stayed open all the time."""
         self._rows: dict[TimerPartition, Rows] = {}
         self._matching = 0
         self._buckets: dict[int, Counter[int]] = defaultdict(Counter)
@@ -247,13 +247,12 @@ class Search:
         self._timers: list[NamedTimer] = []
         self._steps = self._search()
 
-    def step(self, bridge: Bridge, now_ms: int, should_stop: Callable[[], bool] = lambda: False) -> bool:
-        """Do the next part. True if the search is done. Raises CorruptStoreError."""
+    def step(self, bridge: Bridge, now_ms: int, should_stop: Callable[[], bool] = lambda: False) -> Listing | None:
+        """Do the next part. Return the result once the search is done. Raises CorruptStoreError."""
         self._bridge, self._at_ms, self._should_stop = bridge, now_ms, should_stop
-        return next(self._steps, "done") == "done"
+        return next(self._steps)
 
-    def listing(self) -> Listing:
-        """Return the result. Call it once the search is done."""
+    def _listing(self) -> Listing:
         places = self._chosen
         after = str(places[-1][0]) if 0 < len(places) < self._matching else None
         of_topic = {
@@ -267,25 +266,26 @@ class Search:
             after=after,
             histogram=merge_buckets(bucket for buckets in of_topic.values() for bucket in buckets),
             topics={self._topics[hash_]: buckets for hash_, buckets in of_topic.items() if hash_ in self._topics},
+            partitions=[str(each) for each in sorted(self._partitions) if self._still_open(each) is not None],
         )
 
-    def _search(self) -> Iterator[None]:
-        """Yield where a step ends."""
+    def _search(self) -> Iterator[Listing | None]:
+        """Yield None where a step ends, at last the result."""
         self._partitions = dict(self._bridge.partitions)
         for timer_partition in sorted(self._partitions):
             first: int | None = 0
             while first is not None:
                 first = self._scan_rows(timer_partition, first)
                 if self._should_stop():
-                    yield
+                    yield None
         self._chosen = self._choose_first()
         if self._buckets:
             self._topics = {topic_hash(topic): topic for topic in self._bridge.due_hours()}
         for place, at in self._chosen:
             self._list_timer(place, at)
             if self._should_stop():
-                yield
-        self.partitions = [each for each in sorted(self._partitions) if self._still_open(each) is not None]
+                yield None
+        yield self._listing()
 
     def _still_open(self, timer_partition: TimerPartition) -> Partition | None:
         """Return the partition, or None if it was closed or opened again: then its units are others."""

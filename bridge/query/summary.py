@@ -208,21 +208,20 @@ def _least(times_ms: Iterable[int | None]) -> int | None:
     return min((each for each in times_ms if each is not None), default=None)
 
 
-def merge_pending(parts: Iterable[Pending]) -> Pending:
+def merge_pending(parts: Sequence[Pending]) -> Pending:
     """Merge at least one summary; all have the same bucket width."""
-    merged = list(parts)
     of_topic: dict[str, list[TopicPending]] = defaultdict(list)
-    for part in merged:
+    for part in parts:
         for target, own in part.topics.items():
             of_topic[target].append(own)
-    sizes = [(topic, own.pending_bytes, own.store_bytes) for part in merged for topic, own in part.timer_topics.items()]
+    sizes = [(topic, own.pending_bytes, own.store_bytes) for part in parts for topic, own in part.timer_topics.items()]
     return Pending(
-        at_ms=merged[0].at_ms,
-        pending=sum(part.pending for part in merged),
+        at_ms=parts[0].at_ms,
+        pending=sum(part.pending for part in parts),
         topics={target: _sum(some) for target, some in sorted(of_topic.items())},
-        shards={name: count for part in merged for name, count in part.shards.items()},
+        shards={name: count for part in parts for name, count in part.shards.items()},
         timer_topics=_add_up_bytes(sizes),
-        recovering=sorted({name for part in merged for name in part.recovering}),
+        recovering=sorted({name for part in parts for name in part.recovering}),
     )
 
 

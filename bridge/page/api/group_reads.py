@@ -26,7 +26,7 @@ from bridge.page.server import LoopQueries
 from bridge.page.sessions import Caller
 from bridge.ports import Clock
 from bridge.probes import deadline
-from bridge.query.search import Search, find_timers, merge_listings
+from bridge.query.search import Listing, Search, find_timers, merge_listings
 from bridge.query.summary import Pending, merge_pending, pending_in_bridge
 from kafka_timer.origin import TimerPartition
 
@@ -130,19 +130,14 @@ class GroupReads:
         return GroupPending(**whole.model_dump(), next_due_ms=whole.next_due(), missing=missing)
 
     async def timers(self, caller: Reader, asked: Annotated[TimersAsked, Query()]) -> GroupListing:
-        async def own() -> GroupListing:
-            search = Search(asked.search_filter())
-            await self._queries.search(search, self._clock.now_ms)
-            return GroupListing(**dict(search.listing()), partitions=[*map(str, search.partitions)])
-
+        own = partial(self._queries.search, Search(asked.search_filter()), self._clock.now_ms)
         more_s = asked.limit / _LISTED_PER_S
-        parts, missing = await self._peers.ask_all(caller, f"{API}/timers", asked, GroupListing, own, more_s)
+        parts, missing = await self._peers.ask_all(caller, f"{API}/timers", asked, Listing, own, more_s)
         whole = merge_listings(parts, self._clock.now_ms(), asked.limit, is_latest_first=asked.order == "latest")
-        partitions = [name for part in parts for name in part.partitions]
         if asked.content and not caller.is_from_peer:
             named = asked.model_dump(exclude_defaults=True)
             audit.log_action(caller, "read values", named, {"timers": len(whole.timers)})
-        return GroupListing(**dict(whole), partitions=partitions, missing=missing)
+        return GroupListing(**dict(whole), missing=missing)
 
     async def timer(self, caller: Caller, asked: TimerAsked) -> GroupFound:
         name = asked.name()

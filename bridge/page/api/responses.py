@@ -100,7 +100,6 @@ class GroupPending(Pending):
 
 
 class GroupListing(Listing):
-    partitions: list[str] = Field(description="Partitions that the answer covers.")
     missing: list[Missing] = Field(default_factory=list)
 
 

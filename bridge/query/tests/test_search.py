@@ -46,9 +46,9 @@ def listed(
 ) -> Listing:
     """Search in the smallest steps, with `meanwhile` between any two."""
     search = Search(filter_)
-    while not search.step(bridge_of(world), world.now_ms, should_stop):
+    while (found := search.step(bridge_of(world), world.now_ms, should_stop)) is None:
         meanwhile()
-    return search.listing()
+    return found
 
 
 def paged(world: World, filter_: TimerFilter) -> list[NamedTimer]:
@@ -287,10 +287,11 @@ def test_a_partition_revoked_during_a_search_is_left_to_its_next_owner(world: Wo
     for _ in range(steps):
         search.step(bridge_of(world), world.now_ms, lambda: True)
     given_up = {timer_partition: partitions.pop(timer_partition) for timer_partition in [*partitions]}
-    assert search.step(bridge_of(world), world.now_ms)
+    found = search.step(bridge_of(world), world.now_ms)
     partitions.update(given_up)
-    assert search.partitions == []
-    assert len(search.listing().timers) < 6 or steps == 7
+    assert found is not None
+    assert found.partitions == []
+    assert len(found.timers) < 6 or steps == 7
 
 
 @pytest.mark.parametrize("steps", range(1, 8))
@@ -305,6 +306,6 @@ def test_a_partition_reopened_during_a_search_is_not_listed_by_old_units(world: 
     world.bridge.leave_the_group()
     world.bridge.run(50)
     assert len(bridge_of(world).partitions) == 1
-    assert search.step(bridge_of(world), world.now_ms)
-    assert (search.partitions, search.listing().matching) == ([], 6)
-    assert len(search.listing().timers) == steps - 1
+    found = search.step(bridge_of(world), world.now_ms)
+    assert found is not None
+    assert (found.partitions, found.matching, len(found.timers)) == ([], 6, steps - 1)
