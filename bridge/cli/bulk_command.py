@@ -70,7 +70,10 @@ def act_on(
     for after, counted in zip([None, *(part.after for part in parts)], parts, strict=False):
         body = {**asked, **more, "after": after, "token": counted.token}
         done = api.post(f"{API}/selection/{action}", body, ActedOnSelection)
-        _show_result(action, done)
+        came = ", ".join(f"{count} {kind}" for kind, count in sorted(done.outcomes.items()))
+        typer.echo(f"{action}: {len(done.sent)} requests sent; {came or 'no receipts'}")
+        if late := done.unanswered:
+            typer.echo(f"{late} without a receipt so far: they are done when the bridge reads them", err=True)
         later += max(0, done.left - (counted.matching - counted.taken))
     if later:
         raise BridgeError(f"{later} more match that were not counted: look at them, then run it again")
@@ -86,13 +89,6 @@ def _count(api: ApiClient, asked: dict[str, Any], after: str | None) -> Counted:
             f" run it again when all answer"
         )
     return counted
-
-
-def _show_result(action: str, done: ActedOnSelection) -> None:
-    came = ", ".join(f"{count} {kind}" for kind, count in sorted(done.outcomes.items()))
-    typer.echo(f"{action}: {len(done.sent)} requests sent; {came or 'no receipts'}")
-    if done.unanswered:
-        typer.echo(f"{done.unanswered} without a receipt so far: they are done when the bridge reads them", err=True)
 
 
 def _show_count(counted: Counted, action: str | None) -> None:

@@ -138,8 +138,9 @@ class PauseOptions(TimerOptions):
         if [self.topic, self.id_, self.origin].count(None) != 2:
             raise SettingsError("give one of TOPIC, --id and --origin")
         if self.topic is None:
-            send = TimerOperator.pause_timer if on else TimerOperator.resume_timer
-            self.change(what, expected, lambda client, name: [send(client, name)])
+            self.change(
+                what, expected, lambda client, name: [client.pause_timer(name) if on else client.resume_timer(name)]
+            )
             return
         if self.wait:
             raise SettingsError("--wait: only a single timer has an outcome: leave it out")

@@ -8,7 +8,7 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -86,7 +86,7 @@ class StoppedBridge:
         return merge_named(self._each(nothing, lambda at, store: named_in_store(at, store, id_, self._now_ms)))
 
     def _each(self, nothing: Answer, look: Callable[[TimerPartition, StoppedStore], Answer]) -> list[Answer]:
-        """Return the result of `look` for each store that is not empty, after `nothing`, which names the unread ones."""
+        """Return `nothing`, which names the unread stores, then the result of `look` for each one that is not empty."""
         found: list[Answer] = []
         with locked_stores(self._folder, remedy=_STOP_OR_ASK) as stores:
             unfinished = for_each_store(stores, lambda partition, store: found.append(look(partition, store)))
@@ -129,9 +129,9 @@ def pending(
     if len(actions) > 1:
         raise SettingsError("--cancel, --move-by, --release, --pause, --resume: give one of them")
     if select:
-        _refuse_beside_select(
-            {"topic": topic, "id": id_, "data-dir": data_dir, "json": as_json or None, "bucket": bucket}
-        )
+        beside = {"topic": topic, "id": id_, "data-dir": data_dir, "json": as_json or None, "bucket": bucket}
+        if name := next((name for name, value in beside.items() if value is not None), None):
+            raise SettingsError(f"--{name}: leave it out if --select is given: {_INSTEAD[name]}")
         more = {} if move_by is None else {"by": move_by}
         from bridge.cli.bulk_command import act_on  # only here: it needs the API's models
 
@@ -172,11 +172,6 @@ def _show_named(named: Named, *, as_json: bool) -> None:
 def _unread_text(found: Pending | Named) -> str:
     names = ", ".join(found.recovering)
     return f"{names} could not be read, as not recovered yet: ask again when the bridge is ready"
-
-
-def _refuse_beside_select(given: Mapping[str, object]) -> None:
-    for name in [name for name, value in given.items() if value is not None]:
-        raise SettingsError(f"--{name}: leave it out if --select is given: {_INSTEAD[name]}")
 
 
 def _source(

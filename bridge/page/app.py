@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -53,11 +53,9 @@ def serving_bridge(
         yield
 
 
-@contextmanager
-def serving_workers(settings: Settings, sockets: Sequence[Path]) -> Iterator[None]:
+def serving_workers(settings: Settings, sockets: Sequence[Path]) -> AbstractContextManager[None]:
     """Serve `http_port` for workers 1, 2, ..., which listen on `sockets`."""
-    with serving(settings.http_host, settings.http_port, ReverseProxy(sockets).application(known_hosts(settings))):
-        yield
+    return serving(settings.http_host, settings.http_port, ReverseProxy(sockets).application(known_hosts(settings)))
 
 
 def ready_partitions(sockets: Sequence[Path]) -> list[str] | None:

@@ -22,7 +22,7 @@ import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import NamedTuple, TypeAlias, TypeVar
@@ -35,7 +35,7 @@ from starlette.requests import ClientDisconnect
 
 from bridge.config.http_address import host_of
 from bridge.errors import BridgeError
-from bridge.page.api.kafka import GroupView, ConfluentKafkaPort
+from bridge.page.api.kafka import ConfluentKafkaPort, GroupView
 from bridge.page.api.requests import Read
 from bridge.page.api.responses import GroupFound, Instance, Missing, Refused
 from bridge.page.sessions import Authenticator, Caller
@@ -134,12 +134,11 @@ class Peers:
     _networks: PeerNetworks
     timeout_s: float = 15.0
     cache_s: float = 2.0
-
-    def __post_init__(self) -> None:
-        self._resolver = ThreadPoolExecutor(_RESOLVER_THREADS, "names")  # its own: a cancel does not wait for it
-        self._group = GroupView(frozenset(), ())
-        self._group_read_s = -math.inf
-        self._lock = asyncio.Lock()
+    _resolver: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_RESOLVER_THREADS, "names"))
+    """Its own: a cancel does not wait for it."""
+    _group: GroupView = field(default_factory=lambda: GroupView(frozenset(), ()))
+    _group_read_s: float = -math.inf
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def ask_all(
         self, caller: Caller, path: str, question: Read, kind: type[Part], own: Own[Part], more_s: float = 0.0

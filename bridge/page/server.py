@@ -51,7 +51,7 @@ from bridge.ports import Clock
 from bridge.probes import MetricsText, deadline
 from bridge.query.query_queue import BusyError, QueryQueue
 from bridge.query.search import Listing, Search
-from bridge.query.summary import Named, Pending, named_in_bridge, parse_bucket_ms, pending_in_bridge
+from bridge.query.summary import Named, named_in_bridge, parse_bucket_ms, pending_in_bridge
 from timer.errors import CorruptStoreError
 
 log = logging.getLogger(__name__)
@@ -182,7 +182,7 @@ def application(
 
     async def read(look: Callable[[Bridge], Answer]) -> Answer:
         """Also name the recovering partitions, as of the same turn."""
-        return await ask(lambda bridge: look(bridge).model_copy(update={"recovering": [*map(str, status.in_recovery())]}))
+        return await ask(lambda own: look(own).model_copy(update={"recovering": [*map(str, status.in_recovery())]}))
 
     async def pending(request: Request) -> Response:
         given = request.query_params

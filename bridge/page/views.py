@@ -135,11 +135,13 @@ class HtmlPages:
         """Return a route that needs a session, for a POST the CSRF token of its form, and the role."""
 
         async def answer(request: Request) -> Response:
-            caller = request.state.caller = self._caller(request)
+            caller = guard.caller_without_token(request, self._access)
+            caller = caller or self._access.caller_by_session(_session(request))
             if caller is None:
                 asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
                 back = asked if request.method == "GET" else "/"
                 return RedirectResponse(f"/login?{urlencode({'next': back})}", 303)
+            caller = request.state.caller = caller._replace(address=guard.address_of(request))
             if request.method == "POST":
                 form = await _form(request)
                 key = form.pop("form_key", "")
@@ -151,10 +153,6 @@ class HtmlPages:
             return await handler(request, caller)
 
         return Route(path, self._guarded(answer), methods=[method])
-
-    def _caller(self, request: Request) -> Caller | None:
-        caller = guard.caller_without_token(request, self._access) or self._access.caller_by_session(_session(request))
-        return caller and caller._replace(address=guard.address_of(request))
 
     async def _login(self, request: Request) -> Response:
         back = _own_path(request.query_params.get("next", "/"))

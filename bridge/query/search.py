@@ -83,10 +83,6 @@ class TimerFilter(NamedTuple):
     has_content: bool = False
     """True if keys, rules and the beginning of values are listed too."""
 
-    @property
-    def needs_bodies(self) -> bool:
-        return bool(self.key_prefix or self.key_part or self.rule) or self.header is not None
-
     def matches_body(self, body: Body) -> bool:
         """True if topic, key, rule and header match."""
         key = body.key or b""
@@ -301,8 +297,8 @@ class Search:
             return None
         rows, following = owned.store.queries.list_pending(first)
         rows = rows[rows["unit"] >= first]
-        rows = rows[self._matches_row(timer_partition, rows)]
-        if self._filter.needs_bodies:
+        rows, filter_ = rows[self._matches_row(timer_partition, rows)], self._filter
+        if filter_.key_prefix or filter_.key_part or filter_.rule or filter_.header:
             rows, stopped_at = self._match_bodies(owned, rows)
             following = following if stopped_at is None else stopped_at
         elif following is None:  # keys and headers of copies in flight are not here

@@ -16,7 +16,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bridge.partition.copies import digest
 from bridge.partition.draft import deliveries
@@ -93,15 +93,14 @@ class MirroredPartition:
     _rules: Rules
     _due_from_ms: int
 
-    def __post_init__(self) -> None:
-        self.targets: set[str] = set()
-        self.unknown: dict[bytes, Due | None] = {}
-        """Origins that a cancel (None), move, pause or resume names, and that no copy has shown."""
-        self._timers: list[MirroredTimer] = []
-        self._by_id: dict[bytes, MirroredTimer] = {}
-        self._by_origin: dict[bytes, MirroredTimer] = {}
-        self._without_copy: defaultdict[_Kind, dict[int, list[MirroredTimer]]] = defaultdict(dict)
-        """Requests without an id, by kind and due time."""
+    targets: set[str] = field(default_factory=set)
+    unknown: dict[bytes, Due | None] = field(default_factory=dict)
+    """Origins that a cancel (None), move, pause or resume names, and that no copy has shown."""
+    _timers: list[MirroredTimer] = field(default_factory=list)
+    _by_id: dict[bytes, MirroredTimer] = field(default_factory=dict)
+    _by_origin: dict[bytes, MirroredTimer] = field(default_factory=dict)
+    _without_copy: dict[_Kind, dict[int, list[MirroredTimer]]] = field(default_factory=lambda: defaultdict(dict))
+    """Requests without an id, by kind and due time."""
 
     def read(self, records: Iterable[Record], *, is_new: bool = False) -> None:
         """is_new: True for the new timer topic, whose requests end and move timers of the mirror, and are none."""

@@ -22,7 +22,6 @@ from kafka_timer import headers as names
 from kafka_timer.headers import Cancel, Claim, Schedule
 from kafka_timer.origin import TimerPartition
 from schemas.profiles import read
-from schemas.resent import Job
 from schemas.rules import Rules
 
 UNDELIVERABLE = frozenset({"unknown-topic", "unknown-partition", "not-authorized", "too-large"})
@@ -215,11 +214,6 @@ def in_send_order(records: Iterable[Parked]) -> list[Parked]:
         placed.append((at_ms, record))
     placed.sort(key=lambda each: (each[0], each[1].partition, each[1].origin))
     return [record for _, record in placed]
-
-
-def marker_key(record: Parked) -> bytes:
-    """Return the key of the record's marker on the topic of marks (schemas.resent)."""
-    return f"{Job.REDRIVE}/{record.name}".encode()
 
 
 def marker_of(record: Parked) -> bytes:

@@ -191,8 +191,9 @@ class ConfluentRedrive:
         sent our records meanwhile.
         """
         assert self._producer is not None, "begin() first"
-        topic, now_ms = self._marks.topic, time.time_ns() // 1_000_000
-        markers = [Outgoing(topic, 0, rules.marker_key(each), rules.marker_of(each), [], now_ms) for each in requests]
+        marks, now_ms = self._marks, time.time_ns() // 1_000_000
+        marked = [(marks.key(each.name), rules.marker_of(each)) for each in requests]
+        markers = [Outgoing(marks.topic, 0, key, value, [], now_ms) for key, value in marked]
         records = [*requests.values(), *markers]
         batch = TransactionContents(records, {}, b"", self._rejection_finder.max_batch_bytes)
         try:

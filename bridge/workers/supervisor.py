@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import Protocol
@@ -125,9 +125,7 @@ def supervise(settings: Settings) -> int:
     supervisor = Supervisor(settings.workers, lambda number: _started(settings, number), time.monotonic)
     _handle_signals(supervisor)
     open_many_files()
-    with ExitStack() as ends:
-        if settings.http_port:
-            ends.enter_context(page.serving_workers(settings, sockets))
+    with page.serving_workers(settings, sockets) if settings.http_port else nullcontext():
         while supervisor.turn():
             time.sleep(_TURN_S)
             if not supervisor.was_ready and (partitions := page.ready_partitions(sockets)) is not None:
@@ -147,10 +145,6 @@ def _handle_signals(supervisor: Supervisor) -> None:
         signal.signal(number, lambda number, _frame: supervisor.signal_all(number))
 
 
-COMMAND = [sys.executable, "-m", "bridge.workers.supervisor"]
-"""Command of a worker; its number follows as the last argument."""
-
-
 def _started(settings: Settings, number: int) -> Process:
     """Start a worker. It gets its settings by standard input, as they may hold secrets."""
     address = own_address(settings)
@@ -158,7 +152,8 @@ def _started(settings: Settings, number: int) -> Process:
         "data_dir": worker_folder(settings.data_dir, number),
         "advertised_http": f"{address}/worker-{number}" if address else None,
     }
-    process = start_child([*COMMAND, str(number)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "bridge.workers.supervisor", str(number)]
+    process = start_child(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     assert process.stdin is not None
     with suppress(BrokenPipeError), process.stdin:  # the exit code reports the failure
         process.stdin.write(pickle.dumps(settings.model_copy(update=own)))

@@ -14,7 +14,7 @@ from bridge.partition.copies import copy_of
 from bridge.partition.decisions import ReceiptDraft
 from bridge.partition.draft import bare, park, receipt, refuse
 from bridge.ports import Record
-from bridge.redrive.rules import Parked, marker_key, marker_of
+from bridge.redrive.rules import Parked, marker_of
 from integration_tests.golden import store
 from integration_tests.golden.records import lines, lines_of, text
 from kafka_timer.control import Paused, Skipped, control_record
@@ -22,6 +22,7 @@ from kafka_timer.headers import Headers, Refusal
 from kafka_timer.origin import TimerPartition
 from schemas.journal import END, CopyInFlight, JournalRecord, Wait, writer_key
 from schemas.progress import NOTHING_SETTLED, Key, Progress
+from schemas.resent import Job, MarkTopics
 from schemas.rules import Rules
 from timer.format.body import Body, pack_headers
 from timer.stopped_store import StoppedStore
@@ -30,6 +31,7 @@ from timer.testing import SimDisk
 PARTITION = TimerPartition("timer.requests", 3)
 REJECTED = TimerPartition("timer.rejected", 1)
 NOW_MS = 1_700_000_000_000
+MARKS = MarkTopics(Job.REDRIVE, "timer.resent", "timer.redriven")
 
 PROGRESS = [
     Progress(next_offset=9, settled=Key(visit_ms=NOW_MS, origin_offset=7), low_offset=5, number=42, era=NOW_MS - 1),
@@ -174,7 +176,7 @@ def rejected() -> bytes:
 def resent() -> bytes:
     """Key and value of the mark of a redriven record."""
     parked = Parked(REJECTED, 17, NOW_MS, "unknown-topic", PARTITION, 10, "orders", b"id-1", 99)
-    return lines([{"key": text(marker_key(parked)), "value": text(marker_of(parked))}])
+    return lines([{"key": text(MARKS.key(parked.name)), "value": text(marker_of(parked))}])
 
 
 def export() -> bytes:

@@ -46,7 +46,6 @@ from bridge.redrive.rules import (
     RedriveFilter,
     RedrivePlan,
     TopicReader,
-    marker_key,
     marker_of,
     parked,
     request_of,
@@ -100,7 +99,7 @@ class MemoryOutbox:
 
 
 class MemorySide(ConfluentKafkaPort):
-    """A Kafka in memory for one instance. `error`: what a broker that is gone is told by; `resends`: so many before it is.
+    """Kafka in memory for one instance. `error`: what a lost broker is told by; `resends`: so many before it is.
 
     `silences`: what the next calls of `reader` come to.
     """
@@ -156,7 +155,7 @@ class MemorySide(ConfluentKafkaPort):
             kafka.produce(
                 each.partition.topic, entry.value, key=key, headers=headers, partition=each.partition.partition
             )
-            kafka.produce("timer.resent", marker_of(each), key=marker_key(each))
+            kafka.produce("timer.resent", marker_of(each), key=f"redrive/{each.name}".encode())
             on_sent([each])
         return RedriveResult(len(found.selected))
 
