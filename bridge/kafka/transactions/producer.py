@@ -42,7 +42,13 @@ from bridge.errors import SAME_INSTANCE, BridgeError, FencedError, OutcomeUnknow
 from bridge.kafka.client_config import Config, make
 from bridge.kafka.errors import error_of, explained, is_passing, unwrapped
 from bridge.kafka.retry import CALL_S, Retrier, WorkerThread, serve_idle, without_old_lines
-from bridge.kafka.transactions.record_sender import RecordSender, SendFailure, TransactionContents, limited
+from bridge.kafka.transactions.record_sender import (
+    SendFailure,
+    TransactionContents,
+    await_acknowledgements,
+    limited,
+    send_records,
+)
 from bridge.kafka.transactions.rejection_finder import RejectionFinder
 from bridge.ports import Outgoing
 
@@ -136,7 +142,8 @@ class TransactionalProducer:
         self._began_s = 0.0
         self._offset_sender = WorkerThread("sends offsets")
         self._producer: Any = make(Producer, config, retrier)
-        self._sending = RecordSender(self._producer, retrier)
+        self._failures: dict[Outgoing, int] = {}
+        """Error codes of the current transaction's records, as far as they are named."""
         self._start()
 
     def start_sending(self, batch: TransactionContents) -> None:
@@ -151,7 +158,7 @@ class TransactionalProducer:
         try:
             with unwrapped():
                 self._begin(batch.records)
-                self._sending.send(batch.records, names_failures=self._names_failures)
+                send_records(self._producer, batch.records, self._failures, names_failures=self._names_failures)
         except KafkaException as failure:
             self._send_error = failure
 
@@ -204,7 +211,7 @@ class TransactionalProducer:
             with unwrapped():
                 step()
         except _RecordFailedError:
-            is_late = KafkaError._MSG_TIMED_OUT in self._sending.failures.values()  # noqa: SLF001
+            is_late = KafkaError._MSG_TIMED_OUT in self._failures.values()  # noqa: SLF001
             is_late |= not self._names_failures and self._is_old()
             return self._timed_out() if is_late else self._abort(self._transaction_error())
         except _TopicsUnavailableError as found:
@@ -223,7 +230,7 @@ class TransactionalProducer:
             self._begin(batch.records)
             others = [record for record in batch.records if record.topic not in batch.max_batch_bytes]
             for chunk in (others, *limited(batch.records, batch.max_batch_bytes)):
-                self._sending.send(chunk, names_failures=True)
+                send_records(self._producer, chunk, self._failures, names_failures=True)
                 self._await_acknowledgements()
         elif self._send_error is not None:
             raise self._send_error
@@ -235,19 +242,19 @@ class TransactionalProducer:
             raise AssertionError(f"begin of a producer that is {self.state.name}")
         self.state = ProducerState.OPEN
         serve_idle(self._producer)
-        self._sending = RecordSender(self._producer, self._retrier)
+        self._failures = {}
         self._records = records
         self._topics_before, self._topics = self._topics, frozenset(record.topic for record in records)
         self._began_s = time.monotonic()
         self._producer.begin_transaction()
 
     def _await_acknowledgements(self) -> None:
-        self._sending.await_acknowledgements(self._has_failed, self._require_available)
+        await_acknowledgements(self._producer, self._retrier, self._has_failed, self._require_available)
         if self._has_failed():
             raise _RecordFailedError
 
     def _has_failed(self) -> bool:
-        return bool(self._sending.failures) or (not self._names_failures and self._transaction_error() is not None)
+        return bool(self._failures) or (not self._names_failures and self._transaction_error() is not None)
 
     def _require_available(self, is_early: bool) -> None:  # noqa: FBT001
         """Raise _TopicsUnavailableError if a topic takes no records, or if a record is lost.
@@ -269,8 +276,8 @@ class TransactionalProducer:
         """
         is_slow = self._is_old()
         failed = self._abandon(frozenset())
-        late = frozenset(record.topic for record in self._sending.failures)
-        failed.is_slow = is_slow and len(self._sending.failures) < len(self._records)
+        late = frozenset(record.topic for record in self._failures)
+        failed.is_slow = is_slow and len(self._failures) < len(self._records)
         failed.unavailable = late if late < self._topics else frozenset()
         return failed
 
@@ -326,10 +333,10 @@ class TransactionalProducer:
             except KafkaException as failure:
                 cause = cause or error_of(failure)
                 self._break(error_of(failure))
-        return SendFailure(self._named(), cause, is_slow=is_old and len(self._sending.failures) < len(self._records))
+        return SendFailure(self._named(), cause, is_slow=is_old and len(self._failures) < len(self._records))
 
     def _named(self) -> dict[Outgoing, int]:
-        return {record: code for record, code in self._sending.failures.items() if code not in _PURGED}
+        return {record: code for record, code in self._failures.items() if code not in _PURGED}
 
     def _age_s(self) -> float:
         return time.monotonic() - self._began_s

@@ -26,7 +26,11 @@ STALL_S = 3.0
 _BATCH_BYTES = 61
 _FIXED_BYTES = 3
 """Attributes, time and offset within the batch."""
-_MAX_NAMED = 3
+
+
+def first_of(topics: Iterable[str]) -> str:
+    """Return the names of at most three topics, for the log."""
+    return ", ".join(sorted(topics)[:3])
 
 
 @dataclass(slots=True)
@@ -61,69 +65,64 @@ class SendFailure:
 
     def __str__(self) -> str:
         if self.unavailable:
-            return f"no records are taken by {', '.join(sorted(self.unavailable)[:_MAX_NAMED])}"
+            return f"no records are taken by {first_of(self.unavailable)}"
         if self.cause is not None:
             return self.cause.str()
         return f"{len(self.named)} records failed" if self.named else "the broker did not answer in time"
 
 
-class RecordSender:
-    """Records of one transaction that may still fail. Not for use by two threads at a time.
+def send_records(
+    producer: Any, records: Iterable[Outgoing], failures: dict[Outgoing, int], *, names_failures: bool
+) -> None:
+    """Send without waiting. `failures` gets the error codes of records that fail, also later.
 
-    failures: error codes by record, if `send` names them.
+    names_failures: False to send without callbacks, for a transaction that will be repeated if anything fails.
+    confluent-kafka takes the interpreter's lock for each record with a callback, even if it is not called.
     """
 
-    def __init__(self, producer: Any, retrier: Retrier) -> None:
-        self.failures: dict[Outgoing, int] = {}
-        self._producer = producer
-        self._retrier = retrier
-
-    def send(self, records: Iterable[Outgoing], *, names_failures: bool) -> None:
-        """Send without waiting.
-
-        names_failures: False to send without callbacks, for a transaction that will be repeated if anything fails.
-        confluent-kafka takes the interpreter's lock for each record with a callback, even if it is not called.
-        """
-        produce, fail, told = self._producer.produce, self._fail, None
-        for record in records:
-            topic, at_ms = record.topic, record.timestamp_ms
-            if names_failures:
-                told = partial(fail, record)
-            while True:
-                try:
-                    produce(topic, record.value, record.key, record.partition, told, None, at_ms, record.headers)
-                except BufferError:
-                    self._producer.flush(SLICE_S)
-                    continue
-                except KafkaException as failure:
-                    fail(record, error_of(failure), None)
-                break
-
-    def await_acknowledgements(self, has_failed: Callable[[], bool], on_stall: Callable[[bool], None]) -> None:
-        """Wait until all records are acknowledged or failed, or until `has_failed()`.
-
-        on_stall: called with True when nothing was acknowledged for EARLY_S, and with False each time after STALL_S;
-        an exception ends the wait.
-        """
-        first_s = begin_s = time.monotonic()
-        most, is_early, is_long = math.inf, True, False
-        while (left := self._producer.flush(SLICE_S)) and not has_failed():
-            is_long = self._retrier.is_long_wait(first_s, "publishing", "records are not acknowledged")
-            waited_s = time.monotonic() - begin_s
-            if left < most:
-                most, begin_s, is_early = left, time.monotonic(), True
-            elif waited_s > STALL_S:
-                begin_s = time.monotonic()
-                on_stall(False)
-            elif is_early and waited_s > EARLY_S:
-                is_early = False
-                on_stall(True)
-        if is_long:
-            self._retrier.status.broker_wait_ended()
-
-    def _fail(self, record: Outgoing, error: KafkaError | None, _message: object) -> None:
+    def fail(record: Outgoing, error: KafkaError | None, _message: object) -> None:
         if error is not None:
-            self.failures[record] = error.code()
+            failures[record] = error.code()
+
+    produce, told = producer.produce, None
+    for record in records:
+        topic, at_ms = record.topic, record.timestamp_ms
+        if names_failures:
+            told = partial(fail, record)
+        while True:
+            try:
+                produce(topic, record.value, record.key, record.partition, told, None, at_ms, record.headers)
+            except BufferError:
+                producer.flush(SLICE_S)
+                continue
+            except KafkaException as failure:
+                fail(record, error_of(failure), None)
+            break
+
+
+def await_acknowledgements(
+    producer: Any, retrier: Retrier, has_failed: Callable[[], bool], on_stall: Callable[[bool], None]
+) -> None:
+    """Wait until all records are acknowledged or failed, or until `has_failed()`.
+
+    on_stall: called with True when nothing was acknowledged for EARLY_S, and with False each time after STALL_S;
+    an exception ends the wait.
+    """
+    first_s = begin_s = time.monotonic()
+    most, is_early, is_long = math.inf, True, False
+    while (left := producer.flush(SLICE_S)) and not has_failed():
+        is_long = retrier.is_long_wait(first_s, "publishing", "records are not acknowledged")
+        waited_s = time.monotonic() - begin_s
+        if left < most:
+            most, begin_s, is_early = left, time.monotonic(), True
+        elif waited_s > STALL_S:
+            begin_s = time.monotonic()
+            on_stall(False)
+        elif is_early and waited_s > EARLY_S:
+            is_early = False
+            on_stall(True)
+    if is_long:
+        retrier.status.broker_wait_ended()
 
 
 def limited(records: Iterable[Outgoing], max_batch_bytes: Mapping[str, int]) -> Iterator[list[Outgoing]]:

@@ -12,7 +12,7 @@ a whole. If the topic's settings do not tell, the topic gets smaller batches, un
 
 import math
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
@@ -244,9 +244,7 @@ class RejectionFinder:
 
     def crowded(self, outgoing: Sequence[Outgoing], max_batch_bytes: Mapping[str, int]) -> frozenset[str]:
         """Return the topics whose records would take more than MOST_CHUNKS small batches: fewer have to be sent."""
-        counts: defaultdict[str, int] = defaultdict(int)
-        for chunk in limited(outgoing, max_batch_bytes):
-            counts[chunk[0].topic] += 1
+        counts = Counter(chunk[0].topic for chunk in limited(outgoing, max_batch_bytes))
         return frozenset(topic for topic, count in counts.items() if count > MOST_CHUNKS)
 
     def find(self, outgoing: Sequence[Outgoing], failed: SendFailure) -> Refused:

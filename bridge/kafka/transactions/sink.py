@@ -24,7 +24,7 @@ from bridge.kafka.errors import explained, is_denied
 from bridge.kafka.group import is_member
 from bridge.kafka.retry import CALL_S, Retrier, WorkerThread, log
 from bridge.kafka.transactions.producer import IdHeldError, ProducerState, TimeoutRefusedError, TransactionalProducer
-from bridge.kafka.transactions.record_sender import SendFailure, TransactionContents
+from bridge.kafka.transactions.record_sender import SendFailure, TransactionContents, first_of
 from bridge.kafka.transactions.rejection_finder import (
     OF_METADATA,
     OF_RECORDS,
@@ -42,7 +42,6 @@ _STALE = frozenset(
     }
 )
 _OF_OPERATOR = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.MSG_SIZE_TOO_LARGE})
-_MAX_TOPICS_IN_LOG = 3
 _MAX_SUSPECTS = 10_000
 _OWN_TOPIC_TRIES = 4
 """Tries after which unavailable topics must be the bridge's own: each try leaves out unavailable targets."""
@@ -248,7 +247,7 @@ class ConfluentSink:
         may_be_targets = submitted.tries < _OWN_TOPIC_TRIES
         limits = submitted.batch.max_batch_bytes = self._rejection_finder.max_batch_bytes.copy()  # others change it
         if may_be_targets and (crowded := self._rejection_finder.crowded(submitted.outgoing, limits)):
-            self._wait(f"too many batches for {_named(crowded)}", submitted.tries, quietly=True)
+            self._wait(f"too many batches for {first_of(crowded)}", submitted.tries, quietly=True)
             return Aborted({}, unavailable=crowded)
         suspects = self._suspects_in(submitted.outgoing)
         unavailable = self._topic_probe.unavailable(suspects, include_unanswered=True)
@@ -279,7 +278,8 @@ class ConfluentSink:
         if not refused:
             if failed.codes & TOPIC_DENIED:
                 self._require_writable_journal({failed.named[record] for record in failed.named.keys() - named})
-                unavailable = unavailable or _half(topics)
+                # Half of the topics: tries find the denied one if the broker does not report what our user may do.
+                unavailable = unavailable or frozenset(random.sample(sorted(topics), (len(topics) + 1) // 2))
             self._wait_before_retry(failed, submitted.tries, {record.topic for record in named})
         return Aborted(refused, refusing=frozenset(record.topic for record in refused), unavailable=unavailable)
 
@@ -298,7 +298,7 @@ class ConfluentSink:
             return
         if failed.cause is not None and is_denied(failed.cause) and failed.cause.code() not in TOPIC_DENIED:
             raise explained("publishing", failed.cause)
-        of = f", of {_named(topics)}" if topics and failed.cause is None else ""
+        of = f", of {first_of(topics)}" if topics and failed.cause is None else ""
         self._wait(f"{failed}{of}", tries, quietly=_is_stale(failed))
 
     def _wait(self, why: str, tries: int, *, quietly: bool) -> None:
@@ -306,15 +306,6 @@ class ConfluentSink:
         log.info("transaction aborted: %s", why)
         if tries:
             self._retrier.wait("publishing", why, tries - 1, quietly=quietly)
-
-
-def _named(topics: Collection[str]) -> str:
-    return ", ".join(sorted(topics)[:_MAX_TOPICS_IN_LOG])
-
-
-def _half(topics: Collection[str]) -> frozenset[str]:
-    """Return half of the topics, to find the denied one by tries if the broker does not report what our user may do."""
-    return frozenset(random.sample(sorted(topics), (len(topics) + 1) // 2))
 
 
 def _is_stale(failed: SendFailure) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bridge.kafka.retry import Retrier
-from bridge.kafka.transactions.record_sender import RecordSender
+from bridge.kafka.transactions.record_sender import await_acknowledgements
 from bridge.observe.status import LIVE_WITHIN_S, Status
 
 
@@ -37,7 +37,7 @@ def test_during_a_long_wait_for_acknowledgements_the_bridge_is_live_but_not_read
     producer: Any = Slow(takes_s, lambda: seen.append((status.live().reason, status.ready().reason)))
     status = Status(lambda: producer.now_s)
     monkeypatch.setattr(time, "monotonic", lambda: producer.now_s)
-    RecordSender(producer, Retrier(status=status)).await_acknowledgements(lambda: False, lambda _: None)
+    await_acknowledgements(producer, Retrier(status=status), lambda: False, lambda _: None)
     assert {live for live, _ in seen} == {""}
     assert ("waiting for the broker" in {ready for _, ready in seen}) == is_told
     assert [ready for _, ready in seen[10:]] == ["waiting for the broker"] * len(seen[10:])
@@ -56,8 +56,9 @@ def test_on_stall_is_called_early_and_then_each_time_without_an_acknowledgement_
     producer: Any = Stalling(12.0, lambda: None)
     monkeypatch.setattr(time, "monotonic", lambda: producer.now_s)
     early, late = list[float](), list[float]()
-    sending = RecordSender(producer, Retrier())
-    sending.await_acknowledgements(
-        lambda: False, lambda is_early: (early if is_early else late).append(round(producer.now_s))
-    )
+
+    def note(is_early: bool) -> None:  # noqa: FBT001
+        (early if is_early else late).append(round(producer.now_s))
+
+    await_acknowledgements(producer, Retrier(), lambda: False, note)
     assert (early, late) == ([0, 2], [5, 8, 11])
