@@ -138,7 +138,11 @@ class ConfluentSource:
         self._has_unread = not is_all
         if is_all:
             self._read_pace.restart()
-        self._note_membership()
+        # Callbacks were served: the group metadata stays valid until they are served again.
+        group_metadata = self._consumer.consumer_group_metadata()
+        now = member_id(group_metadata)
+        self._membership_guard.require_membership(now, self._owned)
+        self.membership.refresh(group_metadata, is_member=now.is_known)
         return self._polled(records)
 
     def start(self, partition: TimerPartition, offset: int) -> None:
@@ -173,13 +177,6 @@ class ConfluentSource:
         if ended := self._paused - paused:
             self._consumer.resume([TopicPartition(*partition) for partition in ended])
         self._paused = paused
-
-    def _note_membership(self) -> None:
-        """Read the group metadata after callbacks were served: it stays valid until callbacks are served again."""
-        group_metadata = self._consumer.consumer_group_metadata()
-        now = member_id(group_metadata)
-        self._membership_guard.require_membership(now, self._owned)
-        self.membership.refresh(group_metadata, is_member=now.is_known)
 
     def _polled(self, records: dict[TimerPartition, list[Record]], *, has_read: bool = True) -> Polled:
         ownership, self._ownership = self._ownership, Ownership()
