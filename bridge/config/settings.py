@@ -33,7 +33,7 @@ from bridge.config.topic_settings import (
 )
 from bridge.errors import SettingsError
 from bridge.observe.logs import Format, Level
-from bridge.partition.options import ACTIONS, PATTERN, TargetLimit, TurnOptions
+from bridge.partition.options import ACTIONS, PATTERN, TurnOptions
 from kafka_timer.control import DEFAULT_TOPIC as CONTROL_TOPIC
 from kafka_timer.headers import PAUSED_MS
 from kafka_timer.instants import other_unit
@@ -319,7 +319,7 @@ class Settings(BaseModel):
             max_pending_bytes=topic.max_pending_bytes and topic.max_pending_bytes // found.partitions,
             max_request_bytes=topic.max_request_bytes,
             max_missed=self.max_missed,
-            targets={name: TargetLimit(each.max_per_s / found.partitions) for name, each in self.targets.items()},
+            targets={name: each.max_per_s / found.partitions for name, each in self.targets.items()},
         )
 
     def rules(self) -> dict[str, Rules]:

@@ -31,7 +31,7 @@ from functools import lru_cache
 from itertools import islice
 from math import ceil, inf
 
-from bridge.partition.options import TargetLimit, has_passed
+from bridge.partition.options import has_passed
 from kafka_timer.headers import Refusal
 
 _LOTS_PER_S = 10
@@ -239,7 +239,7 @@ class TargetRateLimits:
     """The limits of one partition: a timer.schedule.release_policy.Gate."""
 
     def __init__(
-        self, by_pattern: Mapping[str, TargetLimit], breakers: CircuitBreakers | None = None, opened_ms: float = -inf
+        self, by_pattern: Mapping[str, float], breakers: CircuitBreakers | None = None, opened_ms: float = -inf
     ) -> None:
         """breakers: of the instance; a target whose breaker is open has no allowance. opened_ms: buckets are empty."""
         self._opened_ms = opened_ms
@@ -249,7 +249,7 @@ class TargetRateLimits:
         self._buckets: dict[str, TokenBucket] = {}
 
         @lru_cache(_MOST_BUCKETS)
-        def limit_of(target: str) -> TargetLimit | None:
+        def limit_of(target: str) -> float | None:
             return next((limit for pattern, limit in patterns if pattern.match(target)), None)
 
         self._limit_of = limit_of
@@ -286,7 +286,7 @@ class TargetRateLimits:
         bucket = self._buckets.pop(target, None)
         if bucket is None:
             self._make_room(now_ms)
-            bucket = TokenBucket(limit.max_per_s, now_ms, self._opened_ms)
+            bucket = TokenBucket(limit, now_ms, self._opened_ms)
         self._buckets[target] = bucket
         return bucket
 

@@ -69,17 +69,14 @@ class Policy:
         detail = f"this timer topic does not allow {action}: use one that does, or have its actions changed"
         return Refusal("denied-action", detail)
 
-    def refusal(self, target: str) -> Refusal | None:
-        """Return why requests may not name `target`, None if they may."""
-        return self._verdict(target)
-
     @cached_property
-    def _verdict(self) -> Callable[[str], Refusal | None]:
+    def refusal(self) -> Callable[[str], Refusal | None]:
+        """A function of a target: why requests may not name it, None if they may."""
         allowed, denied, internal = _matcher(self.allow), _matcher(self.deny), _matcher(INTERNAL)
         named = frozenset(self.allow)
 
         @lru_cache(_REMEMBERED)
-        def verdict(target: str) -> Refusal | None:
+        def refusal(target: str) -> Refusal | None:
             if not allowed(target) or denied(target):
                 why = "is no target of this timer topic: send it to one that allows it, or have allow and deny changed"
             elif internal(target) and target not in named:
@@ -88,7 +85,7 @@ class Policy:
                 return None
             return Refusal("denied-target", f"{target} {why}")
 
-        return verdict
+        return refusal
 
 
 def _matcher(patterns: tuple[str, ...]) -> Callable[[str], object]:
@@ -129,13 +126,6 @@ def _covers(pattern: str, other: str) -> bool:
     """True if `pattern` matches all that `other` does, by a match with the text of `other` (only `*` matches `*`)."""
     own = {"*": ".*", "?": "[^*]"}
     return re.fullmatch("".join(own.get(each, re.escape(each)) for each in pattern), other) is not None
-
-
-@dataclass(frozen=True, slots=True)
-class TargetLimit:
-    """Rate limit of one partition for a target."""
-
-    max_per_s: float
 
 
 MAX_POLL_RECORDS = 2000
@@ -191,8 +181,8 @@ class TurnOptions:
     """Key, value and headers of a request, decompressed. A larger request is refused."""
     max_missed: int = 1000
     """Occurrences before the request of a recurring timer, if all are to be delivered. With more, it is refused."""
-    targets: Mapping[str, TargetLimit] = field(default_factory=dict)
-    """By pattern."""
+    targets: Mapping[str, float] = field(default_factory=dict)
+    """By pattern: most timers a second of one partition for a target."""
     topics: Mapping[str, "TurnOptions"] = field(default_factory=dict)
     """Options of timer topics that have their own."""
 

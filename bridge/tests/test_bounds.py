@@ -16,7 +16,7 @@ from bridge.kafka.transactions import rejection_finder, sink
 from bridge.kafka.transactions.rejection_finder import FoundTopic
 from bridge.loop import control_state
 from bridge.partition import ids, limits
-from bridge.partition.options import Policy, TargetLimit
+from bridge.partition.options import Policy
 from bridge.ports import Outgoing, Record
 from kafka_timer import headers
 from kafka_timer.control import Paused, control_record
@@ -52,7 +52,7 @@ def breakers() -> object:
 
 
 def rates() -> object:
-    made = limits.TargetRateLimits({"*": TargetLimit(1)})
+    made = limits.TargetRateLimits({"*": 1})
     for name in names(2 * limits._MOST_BUCKETS):
         made.spend(name, 1, 0)
     return made

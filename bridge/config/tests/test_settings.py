@@ -8,7 +8,7 @@ import pytest
 from bridge.config.settings import DAY_MS, Settings, load, usable_cores
 from bridge.config.topic_requirements import TopicState
 from bridge.errors import SettingsError
-from bridge.partition.options import Policy, StoreOptions, TargetLimit, TurnOptions, instant_text, parse_instant_ms
+from bridge.partition.options import Policy, StoreOptions, TurnOptions, instant_text, parse_instant_ms
 from schemas.kafka_settings import from_environment
 from scripts.release import reference_docs
 
@@ -214,7 +214,7 @@ def test_rates_are_divided_among_partitions_and_workers() -> None:
     given = {"workers": "3", "max_requests_per_s": "100", "max_pending": "100", "targets": targets}
     options = load({**SERVERS, **given}, {}, None).turn_options({"timer.requests": TopicState(4, 1000)})
     assert (options.max_requests_per_s, options.max_pending) == (34, 25)
-    assert options.targets == {"orders.*": TargetLimit(25), "bills": TargetLimit(0.125)}
+    assert options.targets == {"orders.*": 25, "bills": 0.125}
     assert load({**SERVERS, "workers": "auto"}, {}, None).workers == usable_cores()
 
 

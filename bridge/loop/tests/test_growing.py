@@ -9,7 +9,7 @@ import pytest
 
 from bridge.errors import BridgeError, SettingsError, TopicGrownError
 from bridge.loop.tests.test_histories import kafka_with
-from bridge.partition.options import StoreOptions, TargetLimit, TurnOptions
+from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.testing import FakeGroup, FakeInstance
 from bridge.tests.test_client import FakeOutbox
 from kafka_timer import Headers, Sent, TimerProducer, partition_for
@@ -165,7 +165,7 @@ def test_an_instance_without_new_partitions_shares_its_limits_out_again_and_goes
     for id_ in ids[:1]:
         world.sender(4).schedule("orders", id_, delay="5000ms", id=id_)
     world.bridge.run(0)
-    world.bridge.bridge.use(replace(options, partitions=8, max_pending=1, targets={"*": TargetLimit(1)}))
+    world.bridge.bridge.use(replace(options, partitions=8, max_pending=1, targets={"*": 1}))
     for id_ in ids[1:]:
         world.sender(4).schedule("orders", id_, delay="5000ms", id=id_)
     world.bridge.run(6000)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bridge.loop.tests.test_histories import SMALL, TROUBLE, Trouble, World, crash, die, lose_disk
-from bridge.partition.options import Policy, TargetLimit
+from bridge.partition.options import Policy
 from bridge.redrive.rules import request_of
 from bridge.testing.timer_world import TIMERS
 from kafka_timer.control import DEFAULT_TOPIC as CONTROL
@@ -370,7 +370,7 @@ def test_a_paused_target_gets_one_late_occurrence_and_goes_on() -> None:
 
 
 def test_a_limited_target_gets_each_occurrence_and_loses_no_token() -> None:
-    world = World(replace(SMALL, targets={"orders": TargetLimit(2)}))
+    world = World(replace(SMALL, targets={"orders": 2}))
     sent_ms = send(world, every_ms="1000", count="5", missed="all", deliver_ms=str(world.now_ms))
     world.bridge.run(20 * SECOND)
     assert occurrences(world, sent_ms) == [(number, (number - 1) * SECOND) for number in range(1, 6)]

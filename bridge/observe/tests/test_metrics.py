@@ -17,7 +17,6 @@ from bridge.observe.metric_types import BatchHistogram
 from bridge.observe.metrics import MAX_TARGETS, Hang, Lag, Metrics
 from bridge.observe.prometheus import AlertLimits, Exposition
 from bridge.observe.status import Status
-from bridge.partition.options import TargetLimit
 from bridge.partition.tests.test_release import ask, limited, send
 from bridge.testing.timer_world import TIMERS, TimerWorld
 from kafka_timer.origin import TimerPartition
@@ -161,7 +160,7 @@ def test_requests_deliveries_and_lateness() -> None:
 
 
 def test_timers_of_a_paused_target_wait_and_count_neither_as_late_nor_as_next_due() -> None:
-    world = limited(TargetLimit(1), targets={})
+    world = limited(1, targets={})
     ask(world, b"pause", b"limited")
     due_ms = world.now_ms + 100
     for delay_ms in (100, 150, 40_000):
@@ -183,7 +182,7 @@ def test_timers_of_a_paused_target_wait_and_count_neither_as_late_nor_as_next_du
 
 
 def test_a_paused_timer_counts_neither_as_late_nor_as_next_due() -> None:
-    world = limited(TargetLimit(1), targets={})
+    world = limited(1, targets={})
     send(world, "other", "m", 100, ("timer-id", b"a"))
     world.pass_time(ms=10)
     for action in (b"pause", b"resume"):
@@ -197,7 +196,7 @@ def test_a_paused_timer_counts_neither_as_late_nor_as_next_due() -> None:
 
 
 def test_a_request_that_is_overdue_on_arrival_for_a_paused_target_waits_from_then_on() -> None:
-    world = limited(TargetLimit(1), targets={})
+    world = limited(1, targets={})
     ask(world, b"pause", b"limited")
     send(world, "other", "m", 0)
     world.pass_time(ms=100)
@@ -214,7 +213,7 @@ def test_a_request_that_is_overdue_on_arrival_for_a_paused_target_waits_from_the
 
 
 def test_timers_over_the_rate_of_their_target_count_apart_and_an_outage_still_shows() -> None:
-    world = limited(TargetLimit(10))
+    world = limited(10)
     for number in range(100):
         send(world, "limited", str(number), 100)
     world.pass_time(ms=50)
@@ -386,7 +385,7 @@ def test_state_that_the_loop_has_noted() -> None:
     status.pauses.note_undecodable({partition: 7})
     metrics.clock_skew_ms = {partition: -1500}
     metrics.lost_to_retention = {partition: 4}
-    metrics.topics_checked({TIMERS: 2})
+    metrics.topic_partitions.labels(TIMERS).set(2)
     metrics.retention_checked({TIMERS: -1, "timer.journal": 60_000}, needed_ms=30_000)
     status.throttled(0.25)
     status.throttled(0.5)

@@ -20,7 +20,7 @@ from bridge.partition import request as request_module
 from bridge.partition.copies import CopiesInFlight
 from bridge.partition.decide import BatchIntake
 from bridge.partition.draft import FrozenDraft
-from bridge.partition.options import StoreOptions, TargetLimit, TurnOptions
+from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.partition.partition import Partition
 from bridge.partition.request import MAX_HEADERS
 from bridge.ports import Record
@@ -124,7 +124,7 @@ def test_the_bridge_starts_after_a_delivery_that_left_requests_to_a_later_commit
 # -- limits
 
 
-def limited(limit: TargetLimit, window_ms: int = 20_000, **changes: Any) -> TimerWorld:
+def limited(limit: float, window_ms: int = 20_000, **changes: Any) -> TimerWorld:
     """Return a world in which the target `limited` has the limit, and `other` has none."""
     own = frozenset({TIMERS, "timer.journal", "timer.rejected", "timer.receipts"})
     rules = Rules(max_delay_ms=10**9, roll_window_ms=window_ms, own_topics=own)
@@ -183,7 +183,7 @@ def test_case_35_a_limited_target_keeps_its_rate_and_delays_no_other(
     trouble: Callable[[TimerWorld], None],
 ) -> None:
     """3,000 overdue timers at 30/s take 100 s, longer than the window of 20 s, so most of them are rolled."""
-    world = limited(TargetLimit(30))
+    world = limited(30)
     for number in range(3000):
         send(world, "limited", str(number), number % 1000)
     for number in range(300):
@@ -208,7 +208,7 @@ def test_case_35_a_limited_target_keeps_its_rate_and_delays_no_other(
 
 
 def test_no_number_of_crashes_exceeds_the_rate() -> None:
-    world = limited(TargetLimit(100))
+    world = limited(100)
     for number in range(1000):
         send(world, "limited", str(number), 0)
     for _ in range(5):
@@ -220,7 +220,7 @@ def test_no_number_of_crashes_exceeds_the_rate() -> None:
 
 @THERE
 def test_timers_of_a_backlog_can_be_cancelled_and_replaced_and_expire(trouble: Callable[[TimerWorld], None]) -> None:
-    world = limited(TargetLimit(1))
+    world = limited(1)
     start_ms = world.now_ms
     for number in range(10):
         send(world, "limited", str(number), 100 + number, ("timer-id", b"%d" % number))
@@ -240,7 +240,7 @@ def test_timers_of_a_backlog_can_be_cancelled_and_replaced_and_expire(trouble: C
 @THERE
 def test_overdue_requests_wait_for_the_rate_of_their_target(trouble: Callable[[TimerWorld], None]) -> None:
     """When they are read, the other target has moved K beyond their keys."""
-    world = limited(TargetLimit(2))
+    world = limited(2)
     for number in range(20):
         send(world, "other", str(number), 0)
         send(world, "limited", str(number), 0)
@@ -256,7 +256,7 @@ def test_overdue_requests_wait_for_the_rate_of_their_target(trouble: Callable[[T
 
 @pytest.mark.timeout(60)
 def test_a_backlog_is_read_on_although_a_loaded_tick_holds_timers_of_a_paused_target() -> None:
-    world = limited(TargetLimit(2))
+    world = limited(2)
     ask(world, b"pause", b"other")
     for number in range(6):
         send(world, "other", "waits", 100)
@@ -268,7 +268,7 @@ def test_a_backlog_is_read_on_although_a_loaded_tick_holds_timers_of_a_paused_ta
 
 
 def test_a_timer_added_to_the_last_millisecond_of_a_loaded_tick_leaves() -> None:
-    world = limited(TargetLimit(1))
+    world = limited(1)
     for number in range(3):
         send(world, "limited", str(number), 0)
     for number in range(3, 33):
@@ -281,7 +281,7 @@ def test_a_timer_added_to_the_last_millisecond_of_a_loaded_tick_leaves() -> None
 @pytest.mark.parametrize("is_late", [False, True])
 def test_expired_timers_use_none_of_the_rate(is_late: bool) -> None:  # noqa: FBT001
     """Otherwise valid timers would expire while expired ones use the rate."""
-    world = limited(TargetLimit(10))
+    world = limited(10)
     start_ms = world.now_ms
     expire = ("timer-expire-ms", b"%d" % (start_ms + 1_100))
     if not is_late:
@@ -304,7 +304,7 @@ def test_expired_timers_use_none_of_the_rate(is_late: bool) -> None:  # noqa: FB
 
 
 def test_overdue_requests_that_a_full_disk_refuses_use_none_of_the_rate() -> None:
-    world = limited(TargetLimit(5))
+    world = limited(5)
     (disk,) = world.bridge.disks.values()
     for number in range(20):
         send(world, "other", str(number), 100 * number)
@@ -323,7 +323,7 @@ def test_overdue_requests_that_a_full_disk_refuses_use_none_of_the_rate() -> Non
 def test_a_rate_holds_for_more_targets_than_the_limit_of_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bucket dropped while in use would start again with a full second of the rate."""
     monkeypatch.setattr(limits, "_MOST_BUCKETS", 3)
-    world = limited(TargetLimit(1), targets={"*": TargetLimit(1)})
+    world = limited(1, targets={"*": 1})
     for number in range(10):
         world.kafka.create(f"t{number}")
         for _ in range(5):
@@ -334,14 +334,14 @@ def test_a_rate_holds_for_more_targets_than_the_limit_of_buckets(monkeypatch: py
 
 def test_a_rate_that_is_full_again_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "_MOST_BUCKETS", 3)
-    kept = limits.TargetRateLimits({"*": TargetLimit(1)})
+    kept = limits.TargetRateLimits({"*": 1})
     for number in range(10):
         kept.spend(str(number), 1, 10_000 * number)
     assert list(kept._buckets) == ["7", "8", "9"]
 
 
 def test_without_its_limit_a_target_gets_its_backlog_at_once() -> None:
-    world = limited(TargetLimit(1))
+    world = limited(1)
     for number in range(100):
         send(world, "limited", str(number), number)
     world.pass_time(ms=1000)
@@ -355,7 +355,7 @@ def test_without_its_limit_a_target_gets_its_backlog_at_once() -> None:
 @pytest.mark.thorough
 def test_a_backlog_of_any_size_takes_bounded_memory_and_journal() -> None:
     """All timers are in one tick, which is read in parts."""
-    world = limited(TargetLimit(1000), window_ms=200_000)
+    world = limited(1000, window_ms=200_000)
     at_ms = b"%d" % (world.now_ms + 500)
     for number in range(20_000):
         headers = [("timer-topic", b"limited"), ("timer-deliver-ms", at_ms)]
@@ -376,7 +376,7 @@ def test_an_old_directory_does_not_restore_backlog_timers_that_left(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """C, K and L do not change while the backlog leaves, as an older timer is still pending."""
-    world = limited(TargetLimit(10))
+    world = limited(10)
     send(world, "other", "last", 10_000)
     for number in range(100):
         send(world, "limited", str(number), number)
@@ -403,7 +403,7 @@ def test_intake_goes_on_with_any_number_of_timers_out_of_order(
 ) -> None:
     """Intake lags, so K has passed the keys of what it reads. A cancel and a timer of another target come after it."""
     monkeypatch.setattr(open_partition, "_MOST_HELD", 10)
-    world = limited(TargetLimit(10**6 if is_paused else 2), max_requests_per_s=20, window_ms=200_000)
+    world = limited(10**6 if is_paused else 2, max_requests_per_s=20, window_ms=200_000)
     for number in range(200):
         send(world, "other", str(number), 100 * number)
     world.pass_time(ms=1)
@@ -432,7 +432,7 @@ def test_timers_out_of_order_are_rolled_within_the_bytes_of_a_transaction(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(open_partition, "_MOST_HELD", 10)
-    world = limited(TargetLimit(10**6), max_requests_per_s=20, max_due_bytes=5000, window_ms=200_000)
+    world = limited(10**6, max_requests_per_s=20, max_due_bytes=5000, window_ms=200_000)
     for number in range(200):
         send(world, "other", str(number), 100 * number)
     world.pass_time(ms=1)
@@ -462,7 +462,7 @@ def test_timers_out_of_order_are_rolled_within_the_bytes_of_a_transaction(
 
 
 def test_a_paused_timer_too_large_for_a_copy_is_rejected_after_its_longest_wait() -> None:
-    world = limited(TargetLimit(10**6), window_ms=2_000, targets={}, max_message_bytes=2_000)
+    world = limited(10**6, window_ms=2_000, targets={}, max_message_bytes=2_000)
     ask(world, b"pause", b"limited")
     send(world, "limited", "x" * 1_800, 100)
     send(world, "limited", "small", 100)
@@ -483,7 +483,7 @@ def ask(world: TimerWorld, action: bytes, topic: bytes) -> None:
 @THERE
 def test_case_35_a_paused_target_waits_and_delays_no_other(trouble: Callable[[TimerWorld], None]) -> None:
     """The pause lasts longer than a window, so the waiting timers are rolled."""
-    world = limited(TargetLimit(10**6), window_ms=2_000, targets={})
+    world = limited(10**6, window_ms=2_000, targets={})
     ask(world, b"pause", b"limited")
     for number in range(100):
         send(world, "limited", str(number), 100 + 10 * number, ("timer-id", b"%d" % number))
@@ -510,7 +510,7 @@ def test_case_35_a_paused_target_waits_and_delays_no_other(trouble: Callable[[Ti
 
 @THERE
 def test_a_pause_outlasts_an_idle_target_and_old_journal_records(trouble: Callable[[TimerWorld], None]) -> None:
-    world = limited(TargetLimit(10**6), window_ms=2_000, targets={})
+    world = limited(10**6, window_ms=2_000, targets={})
     ask(world, b"pause", b"limited")
     for _ in range(20):
         world.pass_time(ms=1_000)
@@ -530,7 +530,7 @@ def test_a_pause_outlasts_an_idle_target_and_old_journal_records(trouble: Callab
 
 def test_the_journal_repeats_a_pause_in_each_half_window_without_other_changes() -> None:
     """Retention deletes old journal records, and a rebuild reads the last one."""
-    world = limited(TargetLimit(1), window_ms=20_000)
+    world = limited(1, window_ms=20_000)
     ask(world, b"pause", b"limited")
     world.pass_time(ms=100_000)
     told_ms = [entry.append_ms for entry in world.read("timer.journal") if b"limited" in (entry.value or b"")]
@@ -540,7 +540,7 @@ def test_the_journal_repeats_a_pause_in_each_half_window_without_other_changes()
 
 @pytest.mark.parametrize("delay_ms", [100, 30_000], ids=["something waits", "nothing is due yet"])
 def test_a_turn_looks_at_a_few_of_the_paused_targets(delay_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    world, names = limited(TargetLimit(10**6), window_ms=200_000, targets={}), [f"t{number}" for number in range(130)]
+    world, names = limited(10**6, window_ms=200_000, targets={}), [f"t{number}" for number in range(130)]
     for name in names:
         world.kafka.create(name)
         ask(world, b"pause", name.encode())
@@ -573,7 +573,7 @@ def test_a_turn_looks_at_a_few_of_the_paused_targets(delay_ms: int, monkeypatch:
 @pytest.mark.parametrize("action", [b"pause", b"resume"])
 def test_a_sender_cannot_pause_or_resume(action: bytes) -> None:
     """No policy allows it: only operators pause targets, on the control topic."""
-    world = limited(TargetLimit(10**6), targets={})
+    world = limited(10**6, targets={})
     if action == b"resume":
         ask(world, b"pause", b"limited")
     world.producer.produce(TIMERS, headers=[("timer-action", action), ("timer-topic", b"limited")])
@@ -598,7 +598,7 @@ def test_a_senders_pause_from_before_the_upgrade_lasts_until_an_operator_resumes
         else:
             decide(self, record, ask)
 
-    world = limited(TargetLimit(10**6), targets={})
+    world = limited(10**6, targets={})
     decide = BatchIntake.decide_one
     with monkeypatch.context() as patched:
         patched.setattr(BatchIntake, "decide_one", decide_as_before)
@@ -622,7 +622,7 @@ def test_the_newest_control_record_applies_to_its_timer_topic_and_malformed_ones
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "MOST_KEYS", 2)
-    world = limited(TargetLimit(10**6), targets={})
+    world = limited(10**6, targets={})
     key, value = control_record(Paused(TIMERS, "limited"), on=True)
     bad: list[tuple[bytes | None, bytes | None]] = [
         *((None, value), (b"", value), (b"pause", value), (b"stop/timer.requests/other", value)),
@@ -656,7 +656,7 @@ def test_the_newest_control_record_applies_to_its_timer_topic_and_malformed_ones
 
 def test_an_instance_reads_the_control_topic_before_it_opens_a_partition() -> None:
     """The new owner has not read the newest control record, by which the former owner paused a target."""
-    world = limited(TargetLimit(10**6), targets={})
+    world = limited(10**6, targets={})
     send(world, "limited", "m", 1000)
     ask(world, b"pause", b"limited")
     ask(world, b"resume", b"limited")
@@ -690,7 +690,7 @@ def test_a_skip_applies_to_its_partition_and_offset_alone() -> None:
 
 
 def test_a_pause_holds_in_partitions_that_are_added_later() -> None:
-    world = limited(TargetLimit(10**6), targets={})
+    world = limited(10**6, targets={})
     ask(world, b"pause", b"limited")
     world.pass_time(ms=100)
     for topic in (TIMERS, "timer.journal"):
@@ -706,7 +706,7 @@ def test_a_pause_holds_in_partitions_that_are_added_later() -> None:
 
 
 def test_a_partition_waits_alone_while_the_control_topic_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
-    world = limited(TargetLimit(10**6), targets={})
+    world = limited(10**6, targets={})
     world.pass_time(ms=100)
     for topic in (TIMERS, "timer.journal"):
         world.kafka.grow(topic, 2)
@@ -732,7 +732,7 @@ def test_the_number_of_paused_targets_is_bounded(
 ) -> None:
     """Each journal record names all paused targets, and its size is limited."""
     monkeypatch.setattr(timer_partition, "MOST_PAUSED", 3)
-    world = limited(TargetLimit(10**6), targets={})
+    world = limited(10**6, targets={})
     for name in (b"a", b"b"):
         ask(world, b"pause", name)
     world.pass_time(ms=100)
@@ -751,7 +751,7 @@ def test_the_number_of_paused_targets_is_bounded(
 def test_the_number_of_limited_targets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Senders choose target names, and the journal must have room for the backlog of each."""
     monkeypatch.setattr("bridge.partition.decide.MOST_LIMITED", 3)
-    world = limited(TargetLimit(1), targets={"t*": TargetLimit(1)})
+    world = limited(1, targets={"t*": 1})
     for name in ("t1", "t2", "t3", "t4"):
         world.kafka.create(name)
 
@@ -775,7 +775,7 @@ def test_the_number_of_limited_targets_is_bounded(monkeypatch: pytest.MonkeyPatc
 
 def test_the_journal_has_waits_only_if_a_target_waits() -> None:
     """Instances of an older version can read it as long as no target is paused or limited."""
-    world = limited(TargetLimit(10**6), targets={})
+    world = limited(10**6, targets={})
     send(world, "other", "m", 10)
     world.pass_time(ms=100)
     assert not any(b"waits" in (entry.value or b"") for entry in world.read("timer.journal"))
@@ -785,7 +785,7 @@ def test_the_journal_has_waits_only_if_a_target_waits() -> None:
 
 
 def test_a_journal_record_of_a_newer_bridge_ends_the_bridge_with_the_remedy() -> None:
-    world = limited(TargetLimit(10**6), targets={})
+    world = limited(10**6, targets={})
     ask(world, b"pause", b"limited")
     world.pass_time(ms=100)
     world.bridge.kill()
@@ -1079,7 +1079,7 @@ def test_a_transaction_is_bounded_with_any_number_of_waiting_targets(
     transactions: list[tuple[int, int, set[str]]], kind: str, most: int, most_bytes: int
 ) -> None:
     """The last record may exceed the bytes."""
-    world = limited(TargetLimit(10**6), max_due_records=most, max_due_bytes=most_bytes)
+    world = limited(10**6, max_due_records=most, max_due_bytes=most_bytes)
     topics = [f"t{number}" for number in range(20)]
     for topic in topics:
         world.kafka.create(topic)
@@ -1106,7 +1106,7 @@ def test_a_transaction_is_bounded_with_any_number_of_waiting_targets(
 @pytest.mark.parametrize("most", [4, 1])
 def test_targets_take_turns_in_small_transactions(transactions: list[tuple[int, int, set[str]]], most: int) -> None:
     """The timers that leave in order count as one target."""
-    world = limited(TargetLimit(1), targets={}, max_due_records=most)
+    world = limited(1, targets={}, max_due_records=most)
     world.kafka.create("third")
     for topic in (b"limited", b"other"):
         ask(world, b"pause", topic)
@@ -1135,7 +1135,7 @@ def test_moves_are_bounded_in_a_transaction_and_hold_up_no_due_timer(
     transactions: list[tuple[int, int, set[str]]], trouble: Callable[[TimerWorld], None], options: dict[str, Any]
 ) -> None:
     """A cancel after them, sent during downtime, still takes effect before its timer leaves."""
-    world = limited(TargetLimit(10**6), window_ms=200_000, max_due_bytes=20_000, **options)
+    world = limited(10**6, window_ms=200_000, max_due_bytes=20_000, **options)
     for number in range(200):
         send(world, "limited", "x" * 1000, 100_000, ("timer-id", b"%d" % number))
     send(world, "other", "cancelled", 500, ("timer-id", b"c"))
@@ -1199,7 +1199,7 @@ def test_a_request_with_too_many_headers_is_rejected_without_them(is_forged: boo
 
 def test_at_most_one_poll_is_in_memory_while_moves_fill_transactions() -> None:
     """The other requests wait in Kafka, not in memory."""
-    world = limited(TargetLimit(10**6), window_ms=200_000, max_due_records=4, max_poll_records=10)
+    world = limited(10**6, window_ms=200_000, max_due_records=4, max_poll_records=10)
     for number in range(200):
         send(world, "other", str(number), 100_000, ("timer-id", b"%d" % number))
     world.pass_time(ms=400)
@@ -1217,7 +1217,7 @@ def test_at_most_one_poll_is_in_memory_while_moves_fill_transactions() -> None:
 
 
 def test_status_and_metrics_agree_when_moves_fill_transactions_after_a_full_disk() -> None:
-    world = limited(TargetLimit(10**6), window_ms=200_000, max_due_records=4)
+    world = limited(10**6, window_ms=200_000, max_due_records=4)
     for number in range(20):
         send(world, "other", str(number), 100_000, ("timer-id", b"%d" % number))
     world.pass_time(ms=400)
@@ -1239,7 +1239,7 @@ def test_status_and_metrics_agree_when_moves_fill_transactions_after_a_full_disk
 
 
 def test_a_move_does_not_search_all_copies_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = limited(TargetLimit(10**6), window_ms=200_000, max_pending=1000)
+    world = limited(10**6, window_ms=200_000, max_pending=1000)
     for number in range(200):
         send(world, "limited", "m", 100_000, ("timer-id", b"%d" % number))
     world.pass_time(ms=100)
@@ -1263,7 +1263,7 @@ def test_a_move_does_not_search_all_copies_in_flight(monkeypatch: pytest.MonkeyP
 
 
 def test_a_turn_loads_a_bounded_number_of_ticks_and_each_once_for_all_targets(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = limited(TargetLimit(1), window_ms=100_000, targets={"t*": TargetLimit(0.5)})
+    world = limited(1, window_ms=100_000, targets={"t*": 0.5})
     topics = [f"t{number}" for number in range(30)]
     for number, topic in enumerate(topics):
         world.kafka.create(topic)
@@ -1304,7 +1304,7 @@ def test_a_turn_loads_a_bounded_number_of_ticks_and_each_once_for_all_targets(mo
 def test_rolls_use_none_of_the_rate_and_hold_up_no_due_timer(
     trouble: Callable[[TimerWorld], None], *, paused: bool
 ) -> None:
-    world = limited(TargetLimit(2))
+    world = limited(2)
     for number in range(200):
         send(world, "limited", f"far {number}", 35_000 + number)
     world.pass_time(ms=1000)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from random import Random
 
-from bridge.partition.options import Policy, StoreOptions, TargetLimit, TurnOptions
+from bridge.partition.options import Policy, StoreOptions, TurnOptions
 from bridge.tests.simulation.oracle import JOURNAL, JOURNALS, RECEIPTS, REJECTED
 from bridge.tests.simulation.request_generator import MORE_TIMERS, ORDERS
 from schemas.rules import Rules
@@ -36,8 +36,8 @@ def _draw_limits(rng: Random, options: TurnOptions) -> TurnOptions:
     )
 
 
-def _draw_limit(rng: Random) -> TargetLimit:
-    limit = TargetLimit(rng.choice((3, 20, 100)))
+def _draw_limit(rng: Random) -> float:
+    limit = rng.choice((3, 20, 100))
     rng.choice((0, 0, 1)), rng.choice((0, 1))  # unused; old seeds keep their histories
     return limit
 

@@ -38,7 +38,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
-from bridge.partition.options import TargetLimit, TurnOptions
+from bridge.partition.options import TurnOptions
 from bridge.testing.fake_kafka import Entry, FakeKafka, FakeTransaction, Partition, State
 from bridge.tests.simulation.request_generator import (
     CANCEL,
@@ -920,7 +920,7 @@ def _key(due_ms: int, entry: Entry, origin: int, note: Note) -> Key:
     return Key(visit_ms(due_ms, entry.append_ms, note.options.rules.roll_window_ms), origin)
 
 
-def _limit(target: str, note: Note) -> TargetLimit | None:
+def _limit(target: str, note: Note) -> float | None:
     return next((each for pattern, each in note.options.targets.items() if fnmatchcase(target, pattern)), None)
 
 

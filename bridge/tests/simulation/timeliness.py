@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from bridge.partition.options import TargetLimit
 from kafka_timer.origin import TimerPartition
 
 LATEST_MS = 20
@@ -62,13 +61,13 @@ class _Rate:
     left: list[tuple[int, int]] = field(default_factory=list)
     """When transactions began (true time, ms), and how many timers each took out."""
 
-    def publish(self, limit: TargetLimit, timers: int, passed_ms: int) -> float:
+    def publish(self, limit: float, timers: int, passed_ms: int) -> float:
         """Return how many deliveries are beyond the burst."""
-        per_ms = limit.max_per_s / 1000
+        per_ms = limit / 1000
         since_last, since_sealed = passed_ms - self.passed[-1], passed_ms - self.passed[0]
         self.level = timers + max(self.level - since_last * per_ms, -since_sealed * per_ms)
         self.passed.append(passed_ms)
-        return self.level - max(1.0, limit.max_per_s) - _ROUNDING
+        return self.level - max(1.0, limit) - _ROUNDING
 
 
 class Timeliness:
@@ -81,7 +80,7 @@ class Timeliness:
         self,
         partition: TimerPartition,
         left: Sequence[Left],
-        limits: Mapping[str, TargetLimit | None],
+        limits: Mapping[str, float | None],
         pace: InstancePace,
         begun_ms: int,
     ) -> str:
@@ -100,14 +99,14 @@ class Timeliness:
             if limit is not None and delivered[target]:
                 beyond = rate.publish(limit, delivered[target], pace.passed_ms)
                 if beyond > 0:
-                    return f"{beyond:.1f} deliveries to {target} beyond {limit.max_per_s}/s"
+                    return f"{beyond:.1f} deliveries to {target} beyond {limit}/s"
         for each in left:
             if each.target in limits and (late := self._late(partition, each, limits[each.target], pace, begun_ms)):
                 return late
         return ""
 
     def _late(
-        self, partition: TimerPartition, each: Left, limit: TargetLimit | None, pace: InstancePace, begun_ms: int
+        self, partition: TimerPartition, each: Left, limit: float | None, pace: InstancePace, begun_ms: int
     ) -> str:
         ready_ms = max(each.at_ms - pace.error_ms, each.read_ms)
         late_ms = sum(max(0, min(end, begun_ms) - max(begin, ready_ms)) for begin, end in pace.turns)
@@ -116,5 +115,5 @@ class Timeliness:
         allowed_ms = float(LATEST_MS)
         if limit is not None:
             since = sum(timers for at_ms, timers in self._rates[partition, each.target].left if at_ms >= ready_ms)
-            allowed_ms += (since + max(1, limit.max_per_s // 10)) * 1000 / limit.max_per_s
+            allowed_ms += (since + max(1, limit // 10)) * 1000 / limit
         return f"left {late_ms} ms late, {allowed_ms} are allowed: {each}" if late_ms > allowed_ms else ""
