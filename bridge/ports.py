@@ -97,11 +97,6 @@ class Polled:
     """Started partitions whose next record cannot be decoded, with its offset. All records before it were returned."""
     has_read: bool = True
 
-    def keep(self, partitions: Container[TimerPartition]) -> None:
-        """Forget the records of other partitions."""
-        self.records = {name: records for name, records in self.records.items() if name in partitions}
-        self.undecodable = {name: offset for name, offset in self.undecodable.items() if name in partitions}
-
 
 class Clock(Protocol):
     def now_ms(self) -> int:

@@ -6,11 +6,10 @@ OwnTopics creates the bridge's own topics if they are missing, and checks them, 
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from shlex import quote
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient
@@ -41,8 +40,8 @@ _NOT_SEEN = "created, but not visible yet, or not to us: give the bridge's user 
 class ConfluentTopics:
     """Every call waits for a broker, as long as `retrier` does, unless its docstring differs."""
 
-    _validates_only = False
-    """True to have brokers check requests that create topics or partitions, and make nothing."""
+    _options: ClassVar[dict[str, Any]] = {}
+    """Options of requests that create topics or partitions."""
 
     def __init__(self, connection: Connection, retrier: Retrier) -> None:
         self._connection = connection
@@ -98,10 +97,8 @@ class ConfluentTopics:
         """Create a topic, unless another instance was faster. Returns when the cluster knows it."""
         topic = NewTopic(name, partitions, replication_factor, config=config)
 
-        def ask() -> Future[None]:
-            made = self._admin.create_topics([topic], validate_only=self._validates_only, request_timeout=CALL_S)
-            answer: Future[None] = made[name]
-            return answer
+        def ask() -> Any:
+            return self._admin.create_topics([topic], request_timeout=CALL_S, **self._options)[name]
 
         self._make(f"making topic {name}", ask, KafkaError.TOPIC_ALREADY_EXISTS)
         self._until(name, 1)
@@ -110,15 +107,13 @@ class ConfluentTopics:
         """Add partitions, up to `partitions` in all."""
         new = NewPartitions(name, partitions)
 
-        def ask() -> Future[None]:
-            made = self._admin.create_partitions([new], validate_only=self._validates_only, request_timeout=CALL_S)
-            answer: Future[None] = made[name]
-            return answer
+        def ask() -> Any:
+            return self._admin.create_partitions([new], request_timeout=CALL_S, **self._options)[name]
 
         self._make(f"adding partitions to topic {name}", ask, KafkaError.INVALID_PARTITIONS)
         self._until(name, partitions)
 
-    def _make(self, what: str, ask: Callable[[], Future[None]], done_already: int) -> None:
+    def _make(self, what: str, ask: Callable[[], Any], done_already: int) -> None:
         def unless_done() -> None:
             try:
                 answered(ask())
@@ -210,7 +205,8 @@ class OwnTopics:
             self._made(settings.receipts_topic, partitions, requirements.RECEIPTS_TOPIC)
         if (count := self._made(settings.control_topic, 1, requirements.CONTROL_TOPIC)) != 1:
             raise SettingsError(f"{settings.control_topic}: {count} partitions, control_topic needs 1; name another")
-        self._metrics.topics_checked({name: each.partitions for name, each in found.items()})
+        for name, each in found.items():
+            self._metrics.topic_partitions.labels(name).set(each.partitions)
         if is_running:
             self.complain()
         else:
@@ -219,7 +215,9 @@ class OwnTopics:
         self._check_filled(self._checked_rights(), largest)
         for name, each in found.items():
             if journals[name] < each.partitions:
-                self._grow(name, journals[name], each.partitions)
+                text = "keys and ids may map to other partitions now; a cancel of an earlier timer may not find it"
+                log.warning("%s grew from %d to %d partitions: %s", name, journals[name], each.partitions, text)
+                self._topics.grow(self._journals[name], each.partitions)
         return found
 
     def counts(self) -> dict[str, int]:
@@ -287,11 +285,6 @@ class OwnTopics:
             for each in requirements.clock_faults(name, config) + room:
                 log.warning("%s", each)
 
-    def _grow(self, name: str, before: int, partitions: int) -> None:
-        text = "keys and ids may map to other partitions now; a cancel of a timer that was sent before may not find it"
-        log.warning("%s grew from %d to %d partitions: %s", name, before, partitions, text)
-        self._topics.grow(self._journals[name], partitions)
-
 
 def findings(settings: Settings, targets: Collection[str], user: str) -> Iterator[str]:
     """Try the rights of the bridge's user, and what else a start checks, for `check-config --connect`. Nothing changes.
@@ -336,7 +329,7 @@ def findings(settings: Settings, targets: Collection[str], user: str) -> Iterato
 class UnchangedTopics(ConfluentTopics):
     """Has brokers validate changes instead of making them. A topic that would be created counts as created."""
 
-    _validates_only = True
+    _options: ClassVar[dict[str, Any]] = {"validate_only": True}
 
     def __init__(self, connection: Connection, retrier: Retrier) -> None:
         super().__init__(connection, retrier)
@@ -349,7 +342,7 @@ class UnchangedTopics(ConfluentTopics):
         if not isinstance(answer, KafkaError):
             return _lacked(answer, needed - requirements.MADE)
         topic, resource = NewTopic(name, 1, -1), ConfigResource(ConfigResource.Type.TOPIC, name)
-        create = partial(self._admin.create_topics, [topic], validate_only=self._validates_only, request_timeout=CALL_S)
+        create = partial(self._admin.create_topics, [topic], request_timeout=CALL_S, **self._options)
         show = partial(self._admin.describe_configs, [resource], request_timeout=CALL_S)
         made = self._answer(name, lambda: answered(create()[name]))
         shown = self._answer(name, lambda: answered(show()[resource]))

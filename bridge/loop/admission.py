@@ -17,11 +17,11 @@ from bridge.loop.assigned_partitions import AssignedPartitions
 from bridge.loop.control_state import ControlState
 from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.observe.metrics import Metrics
-from bridge.observe.pause_reasons import PauseReasons, Reason
+from bridge.observe.pause_reasons import COUNTED, PauseReasons, Reason
 from bridge.observe.status import undecodable_text
 from bridge.partition.limits import TokenBucket
 from bridge.partition.partition import IntakeStop
-from bridge.ports import Clock, Record, Source, UndecodableRecord
+from bridge.ports import Clock, Polled, Record, Source, UndecodableRecord
 from kafka_timer.origin import TimerPartition
 from schemas.units import size_text
 
@@ -73,7 +73,9 @@ class Admission:
             case IntakeStop.TURN_FULL:
                 self._pause(timer_partition, stop.value)
             case None if partition.backlog:
-                self._wait_for_rate(timer_partition, now_ms)
+                self._pause(timer_partition, "rate")
+                topic, text = timer_partition.topic, "%s: intake keeps to max_requests_per_s, %s; more than that waits"
+                self._warnings.warn(now_ms, f"rate {topic}", text, topic, self._rate_limits[topic].per_s)
             case None:
                 if waited:
                     self._pauses.resume(timer_partition)
@@ -82,8 +84,8 @@ class Admission:
                 opened.check_caught_up(now_ms, was_empty=was_empty, is_undecodable=is_undecodable)
 
     def _pause(self, timer_partition: TimerPartition, reason: Reason, detail: str = "") -> None:
-        if self._pauses.pause(timer_partition, reason, detail):
-            self._metrics.intake_paused(reason)
+        if self._pauses.pause(timer_partition, reason, detail) and reason in COUNTED:
+            self._metrics.pauses.labels(reason).inc()
 
     def _take_in_some(
         self, opened: AssignedPartition, records: list[Record], now_ms: int, is_over: Callable[[], bool]
@@ -106,9 +108,6 @@ class Admission:
     def max_poll_records(self) -> int:
         """Requests to read in the next turn."""
         return 0 if self._skips_read else self._partitions.options.max_poll_records
-
-    def begin_turn(self, now_ms: int) -> None:
-        self._turn_ends_ms, self._skips_read = now_ms + _TURN_MS, False
 
     def _is_over(self) -> Callable[[], bool]:
         """Return a check whether the partition that is admitted now has had its time."""
@@ -135,24 +134,16 @@ class Admission:
         least = self._partitions.options.min_free_bytes
         return least if held[timer_partition.topic] * len(held) >= held.total() else least // 2
 
-    def _wait_for_rate(self, timer_partition: TimerPartition, now_ms: int) -> None:
-        self._pause(timer_partition, "rate")
-        text = "%s: intake keeps to max_requests_per_s, %s; more than that waits"
-        limit = self._rate_limits[timer_partition.topic].per_s
-        self._warnings.warn(now_ms, f"rate {timer_partition.topic}", text, timer_partition.topic, limit)
-
     def next_ms(self, now_ms: int) -> list[int]:
         """Return when the rates let in the next requests that wait for them."""
         owners, buckets = self._partitions.open, self._rate_limits
         waiting = [each for each in self._pauses.of("rate") if each in owners]
         return [buckets[each.topic].next_ms(now_ms, len(owners[each].partition.backlog)) for each in waiting]
 
-    # -- undecodable records
-
-    def skip(
-        self, undecodable: dict[TimerPartition, int], records: dict[TimerPartition, list[Record]], now_ms: int
-    ) -> None:
-        """Report records that cannot be decoded. Append a stand-in to `records` for those that an operator skips."""
+    def begin_turn(self, polled: Polled, now_ms: int) -> None:
+        """Report records that cannot be decoded. Append a stand-in to `polled` for those that an operator skips."""
+        self._turn_ends_ms, self._skips_read = now_ms + _TURN_MS, False
+        records, undecodable = polled.records, polled.undecodable
         if not undecodable and not self._pauses.undecodable:
             return
         waiting: dict[TimerPartition, int] = {}
@@ -161,14 +152,10 @@ class Admission:
             # A backlog goes first: while there is one, the source is paused.
             if not owners[timer_partition].partition.backlog and self._control.is_skipped(timer_partition, offset):
                 log.warning("%s: offset %d cannot be decoded, and is skipped", timer_partition, offset)
-                records[timer_partition] = [
-                    *records.get(timer_partition, []),
-                    UndecodableRecord(offset, 0, None, None, ()),
-                ]
+                records.setdefault(timer_partition, []).append(UndecodableRecord(offset, 0, None, None, ()))
                 self._source.rewind(timer_partition, offset + 1)
-            else:
-                waiting[timer_partition] = offset
-        for timer_partition, offset in waiting.items():
+                continue
+            waiting[timer_partition] = offset
             text = undecodable_text(timer_partition, offset)
             self._warnings.warn(now_ms, f"undecodable {timer_partition}", "%s", text)
             if not owners[timer_partition].partition.backlog:  # which has a reason of its own

@@ -16,7 +16,7 @@ nothing is to be done for it, it rests until its next checkpoint or timer: turns
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum, auto
 from typing import NamedTuple
@@ -51,15 +51,6 @@ class Phase(Enum):
     CLAIMING = auto()
     CATCHING_UP = auto()
     OPEN = auto()
-
-
-_NEXT: Mapping[Phase, tuple[Phase, ...]] = {
-    Phase.WAITING: (Phase.WAITING, Phase.RECOVERING, Phase.CLAIMING),
-    Phase.RECOVERING: (Phase.WAITING, Phase.RECOVERING, Phase.CLAIMING),
-    Phase.CLAIMING: (Phase.CATCHING_UP,),
-    Phase.CATCHING_UP: (Phase.OPEN,),
-    Phase.OPEN: (),
-}
 
 
 class _StallProbe(NamedTuple):
@@ -120,20 +111,14 @@ class AssignedPartition:
         self._unanswered_ms: int | None = None
         """When Kafka last gave no answer to a checkpoint."""
 
-    def _step(self, phase: Phase) -> None:
-        assert phase in _NEXT[self.phase], f"{self.name}: {phase} after {self.phase}"
-        self.phase = phase
-
     # -- before it is open
 
     def wait(self, ms: int) -> None:
         """Wait for this long before the next try."""
-        self._step(Phase.WAITING)
-        self._may_retry, self._recovery = after(self._clock, ms), None
+        self.phase, self._may_retry, self._recovery = Phase.WAITING, after(self._clock, ms), None
 
     def recover(self, recovery: BackgroundRecovery) -> None:
-        self._step(Phase.RECOVERING)
-        self._recovery = recovery
+        self.phase, self._recovery = Phase.RECOVERING, recovery
 
     @property
     def may_open(self) -> bool:
@@ -153,15 +138,14 @@ class AssignedPartition:
     # -- open
 
     def open(self, partition: Partition, disk: Disk) -> None:
-        self._step(Phase.CLAIMING)
-        self.partition, self.disk = partition, disk
+        self.phase, self.partition, self.disk = Phase.CLAIMING, partition, disk
         self.opened_ms = self._clock.now_ms()
 
     def start_reading(self, bounds: tuple[int, int]) -> None:
         """Read requests: our group owns the journal. bounds: of the timer partition, as `History.bounds`."""
         first, self._barrier = bounds
         next_offset = self.partition.store.next_offset
-        self._step(Phase.CATCHING_UP)
+        self.phase = Phase.CATCHING_UP
         if first > next_offset:
             log.error(
                 "%s: retention has taken %d offsets that were never read, from %d on: requests among them are lost;"
@@ -177,7 +161,6 @@ class AssignedPartition:
         return self.phase is Phase.OPEN or (self.phase is Phase.CATCHING_UP and self.partition.is_blocked)
 
     def draft_due(self, now_ms: int, most: int) -> None:
-        """Draft the timers that leave now, at most `most`."""
         if self.phase is not Phase.CLAIMING:
             self.is_full = self.partition.draft_due(now_ms, most, may_release=self._may_release)
 
@@ -266,7 +249,7 @@ class AssignedPartition:
             return
         is_read = is_undecodable or self.partition.store.next_offset >= self._barrier
         if is_read or (was_empty and self._is_at_end(now_ms)):
-            self._step(Phase.OPEN)
+            self.phase = Phase.OPEN
 
     def _is_at_end(self, now_ms: int) -> bool:
         """True if Kafka says that no records are left below the barrier. Kafka is asked again if the client stalls."""

@@ -223,7 +223,7 @@ class AssignedPartitions:
             for timer_partition in partitions:
                 assigned = self.opening[timer_partition]
                 if timer_partition in undecided:
-                    self._metrics.recovery_blocked(timer_partition)
+                    self._metrics.undecided_recoveries.labels(timer_partition.topic).inc()
                     text = "%s: a former owner's transaction is still open: waiting for it in the background"
                     log.info(text, timer_partition)
                     assigned.recover(self._ports.prepare(timer_partition))
@@ -327,7 +327,7 @@ class AssignedPartitions:
             self._errors.forget_unreadable(timer_partition)
         try:
             plan = plan_recovery(timer_partition, disk, self._history, options)
-            self._metrics.recovery_planned(plan)
+            self._metrics.recovery_work.labels("kafka" if plan.found is None else "directory").inc(plan.work)
             if plan.work < self.options.prepare_from:
                 self._open(assigned, disk, recover(timer_partition, disk, self._history, options, plan))
                 return

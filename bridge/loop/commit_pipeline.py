@@ -74,7 +74,6 @@ class CommitPipeline:
 
     @property
     def has_room(self) -> bool:
-        """True if a transaction may start."""
         return len(self._in_flight) < MAX_IN_FLIGHT
 
     @property

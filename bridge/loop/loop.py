@@ -44,8 +44,6 @@ _READING_FIRST_WAIT_MS = 10
 _PREPARING_WAIT_MS = 50
 _TRANSACTION_WAIT_MS = 10
 """Soon enough to notice that a transaction was aborted."""
-
-
 TURN_MS = 80
 """Time of a turn for timers that leave, without waits for transactions in flight. Intake has its own (admission.py)."""
 LEAST_TIMERS = 32
@@ -122,50 +120,35 @@ class Bridge:
 
     @property
     def phases(self) -> dict[TimerPartition, Phase]:
-        """The phase of each assigned partition."""
         return {name: each.phase for name, each in (self._partitions.opening | self._partitions.open).items()}
 
     @property
     def partitions(self) -> Mapping[TimerPartition, Partition]:
-        """The open partitions."""
         return {name: opened.partition for name, opened in self._partitions.open.items()}
 
     @property
     def pending(self) -> dict[TimerPartition, int]:
-        """Pending timers of each partition that is ours."""
-        return {name: counts.total() for name, counts in self.pending_by_topic().items()}
+        return {name: owned.store.pending + owned.flights.alive_count for name, owned in self.partitions.items()}
 
     @property
     def lags(self) -> dict[TimerPartition, int]:
         """The offsets that are not read yet, of each partition for which they are known."""
         return {name: each.lag for name, each in self._metrics.lags.items()}
 
-    def pending_by_topic(self) -> dict[TimerPartition, Counter[str]]:
-        """Pending timers of each partition that is ours, by target topic."""
-        return {name: owned.pending_by_topic() for name, owned in self.partitions.items()}
-
     def due_ranges(self, is_over: Callable[[], bool] = lambda: False) -> dict[str, DueRange]:
-        """Return, for each target topic, the number of pending timers in our partitions, first and last due time.
-
-        If `is_over()` returns True during a search for these times, they are rounded to the hour.
-        """
+        """As `Partition.due_ranges`, of all our partitions together."""
         return joined_ranges(owned.due_ranges(is_over) for owned in self.partitions.values())
 
     def due_hours(self) -> dict[str, Counter[int]]:
-        """Return, for each target topic, the start of each hour (epoch ms) and the number of timers due in it."""
+        """As `Partition.due_hours`, of all our partitions together."""
         return joined_hours(owned.due_hours() for owned in self.partitions.values())
 
     def free_bytes(self) -> int | None:
         """Return the least free room on the disks of the open partitions, or None."""
         return min((opened.disk.free_bytes() for opened in self._partitions.open.values()), default=None)
 
-    def unavailable_targets(self) -> dict[str, int]:
-        """Return the target topics that take no records, each with the time (epoch ms) of its first failure."""
-        return self._breakers.unavailable(self._clock.now_ms())
-
     @property
     def options(self) -> TurnOptions:
-        """The limits that are in force."""
         return self._partitions.options
 
     def use(self, options: TurnOptions) -> None:
@@ -227,9 +210,11 @@ class Bridge:
         opened = dict(self._partitions.open)
         self._now_ms = now_ms = self._clock.now_ms()
         self._maintain(now_ms)
-        if polled.records or polled.undecodable:
-            # The records of a partition that was opened again meanwhile are read again.
-            polled.keep({name for name, each in self._partitions.open.items() if opened.get(name) is each})
+        for name in polled.records.keys() | polled.undecodable.keys():
+            if name not in opened or self._partitions.open.get(name) is not opened[name]:
+                # The records of a partition that was opened again meanwhile are read again.
+                polled.records.pop(name, None)
+                polled.undecodable.pop(name, None)
         self._admit(polled, now_ms)  # 2, 3
         admitted_ms = self._clock.now_ms()
         is_full = self._publish(now_ms)  # 4, 5
@@ -238,7 +223,7 @@ class Bridge:
         self._pipeline.reap()
         self._is_busy = is_full or self._pipeline.oldest_ms < now_ms
         if self._breakers or self._status.unavailable_targets:
-            self._status.targets_checked(self.unavailable_targets())
+            self._status.targets_checked(self._breakers.unavailable(self._clock.now_ms()))
 
     @property
     def _awake(self) -> list[AssignedPartition]:
@@ -278,11 +263,10 @@ class Bridge:
     def _admit(self, polled: Polled, now_ms: int) -> None:
         """Take in what was polled, and the backlogs, as far as they may."""
         records = polled.records
-        self._admission.begin_turn(now_ms)
-        self._admission.skip(polled.undecodable, records, now_ms)
+        self._admission.begin_turn(polled, now_ms)
         if records:
             self._partitions.wake(records)
-            self._metrics.requests_polled(sum(map(len, records.values())), now_ms)
+            self._metrics.traffic.requests_polled(sum(map(len, records.values())), now_ms)
         self._each(
             lambda opened: self._admission.admit(opened, records.get(opened.name, []), now_ms, has_read=polled.has_read)
         )

@@ -11,25 +11,21 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 import prometheus_client
 from prometheus_client import CollectorRegistry
 
 from bridge.observe.metric_types import NAMESPACE, BatchHistogram, TopicLabels
-from bridge.observe.pause_reasons import COUNTED, Reason
+from bridge.observe.pause_reasons import COUNTED
 from bridge.observe.recent_traffic import TrafficMeter
 from bridge.partition.draft import FrozenDraft
 from bridge.partition.partition import Partition
-from bridge.partition.recover import RecoveryPlan
 from bridge.ports import Aborted, AbortReason, Committed, Ownership
 from kafka_timer.origin import TimerPartition
 from schemas.receipts import Kind
 from timer.format.body import Body
-
-if TYPE_CHECKING:
-    from bridge.observe.tracing import DeliverySpans
 
 MAX_TARGETS = 100
 """Target topics with their own label."""
@@ -74,7 +70,8 @@ class Metrics:
         self._recovery_began_s: dict[TimerPartition, float] = {}
         self.traffic = traffic or TrafficMeter()
         self.targets = TopicLabels(MAX_TARGETS)
-        self.spans: DeliverySpans | None = None
+        self.spans: Callable[[FrozenDraft, int], None] | None = None
+        """Makes the spans of a committed transaction (bridge.observe.tracing)."""
         self.registry = CollectorRegistry()
         counter = partial(prometheus_client.Counter, namespace=NAMESPACE, registry=self.registry)
         gauge = partial(prometheus_client.Gauge, namespace=NAMESPACE, registry=self.registry)
@@ -203,11 +200,6 @@ class Metrics:
 
     # -- topics
 
-    def topics_checked(self, partitions: Mapping[str, int]) -> None:
-        """partitions: number of them by timer topic."""
-        for topic, count in partitions.items():
-            self.topic_partitions.labels(topic).set(count)
-
     def retention_checked(self, retention_ms: Mapping[str, int], needed_ms: int) -> None:
         """retention_ms: by timer topic and journal; -1 is unlimited."""
         self.needed_retention_seconds.set(needed_ms / 1000)
@@ -215,9 +207,6 @@ class Metrics:
             self.retention_seconds.labels(topic).set(math.inf if each_ms < 0 else each_ms / 1000)
 
     # -- transactions
-
-    def requests_polled(self, requests: int, now_ms: int) -> None:
-        self.traffic.requests_polled(requests, now_ms)
 
     def transaction_ended(self, outcome: Committed | Aborted) -> None:
         match outcome:
@@ -243,7 +232,7 @@ class Metrics:
             if frozen.journal is not None:
                 self.journal_written_ms[partition] = (frozen.at_ms, now_ms)
             if self.spans is not None:
-                self.spans.committed(frozen, now_ms)
+                self.spans(frozen, now_ms)
         self._count_deliveries([frozen for _, frozen in parts if frozen.draft.bodies], now_ms)
 
     def _count_deliveries(self, parts: list[FrozenDraft], now_ms: int) -> None:
@@ -278,21 +267,9 @@ class Metrics:
     def recovery_started(self, partition: TimerPartition) -> None:
         self._recovery_began_s[partition] = self._now_s()
 
-    def recovery_blocked(self, partition: TimerPartition) -> None:
-        """Count a recovery that waits for the end of an open transaction of the former owner."""
-        self.undecided_recoveries.labels(partition.topic).inc()
-
-    def recovery_planned(self, plan: RecoveryPlan) -> None:
-        self.recovery_work.labels("kafka" if plan.found is None else "directory").inc(plan.work)
-
     def recovery_finished(self, partition: TimerPartition) -> None:
         if partition in self._recovery_began_s:
             self.recovery_seconds.observe(self._now_s() - self._recovery_began_s.pop(partition))
-
-    def intake_paused(self, reason: Reason) -> None:
-        """Count a pause that begins. Those that are in force: bridge.observe.pause_reasons."""
-        if reason in COUNTED:
-            self.pauses.labels(reason).inc()
 
     # -- checks
 

@@ -31,8 +31,6 @@ class StoresView(Protocol):
     @property
     def partitions(self) -> Mapping[TimerPartition, Partition]: ...
 
-    def unavailable_targets(self) -> dict[str, int]: ...
-
     def free_bytes(self) -> int | None: ...
 
 
@@ -60,8 +58,7 @@ class Exposition(Collector):
 
     def read_stores(self, bridge: StoresView, now_ms: int, should_stop: Callable[[], bool]) -> None:
         """Read the metrics of the stores. Only for the loop's thread. should_stop: see `store_metrics`."""
-        unavailable, targets = bridge.unavailable_targets(), self._metrics.targets
-        free_bytes = bridge.free_bytes()
+        unavailable, targets, free_bytes = self._status.unavailable_targets, self._metrics.targets, bridge.free_bytes()
         self._store_metrics = store_metrics(bridge.partitions, unavailable, targets, now_ms, should_stop, free_bytes)
 
     def text(self, accept: str) -> tuple[bytes, str]:

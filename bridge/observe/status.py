@@ -167,7 +167,8 @@ class Status:
         partitions = self.partitions()
         if why := self._recent(self._broker_wait) or ("" if partitions else self._recent(self._connection_error)):
             return Verdict("waiting for the broker", why)
-        if not partitions and not self._is_spare():
+        is_spare = self._idle_since_s is not None and self._now_s() - self._idle_since_s >= SPARE_AFTER_S
+        if not partitions and not is_spare:
             return Verdict("no partitions assigned" if self._had_partitions else "no partitions assigned yet")
         if recovering := self.in_recovery():
             return Verdict(f"recovering {', '.join(map(str, recovering))}")
@@ -186,9 +187,6 @@ class Status:
         if not verdict.reason:
             return {"status": "ok", **places}, 200
         return {"status": "not ok", "reason": verdict.reason, "detail": verdict.detail, **places}, 503
-
-    def _is_spare(self) -> bool:
-        return self._idle_since_s is not None and self._now_s() - self._idle_since_s >= SPARE_AFTER_S
 
     def _report(self, text: str) -> _Report:
         return _Report(self._redact(text), self._now_s())

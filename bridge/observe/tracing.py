@@ -9,8 +9,9 @@ sender's trace. Names follow the semantic conventions for messaging. The SDK rea
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -28,31 +29,27 @@ _NS_PER_MS = 1_000_000
 _context_of = TraceContextTextMapPropagator().extract
 
 
-class DeliverySpans:
-    def __init__(self, tracer: Tracer) -> None:
-        self._tracer = tracer
-
-    def committed(self, frozen: FrozenDraft, now_ms: int) -> None:
-        """Make the spans of a committed transaction."""
-        for body, record in zip(frozen.draft.bodies, frozen.records, strict=False):  # copies and receipts follow
-            if body.plain or not isinstance(record, Delivery) or (sent := _sent_in(record)) is None:
-                continue
-            span = self._tracer.start_span(
-                f"send {record.topic}",
-                kind=SpanKind.PRODUCER,
-                links=[sent],
-                start_time=frozen.at_ms * _NS_PER_MS,
-                attributes={
-                    "messaging.system": "kafka",
-                    "messaging.operation.name": "send",
-                    "messaging.operation.type": "send",
-                    "messaging.destination.name": record.topic,
-                    "timer_bridge.origin": (dict(record.headers)[ORIGIN] or b"").decode(),
-                    "timer_bridge.lateness_ms": max(frozen.at_ms - body.due_ms, 0),
-                    "timer_bridge.rolls": body.rolls,
-                },
-            )
-            span.end(now_ms * _NS_PER_MS)
+def make_spans(tracer: Tracer, frozen: FrozenDraft, now_ms: int) -> None:
+    """Make the spans of a committed transaction."""
+    for body, record in zip(frozen.draft.bodies, frozen.records, strict=False):  # copies and receipts follow
+        if body.plain or not isinstance(record, Delivery) or (sent := _sent_in(record)) is None:
+            continue
+        span = tracer.start_span(
+            f"send {record.topic}",
+            kind=SpanKind.PRODUCER,
+            links=[sent],
+            start_time=frozen.at_ms * _NS_PER_MS,
+            attributes={
+                "messaging.system": "kafka",
+                "messaging.operation.name": "send",
+                "messaging.operation.type": "send",
+                "messaging.destination.name": record.topic,
+                "timer_bridge.origin": (dict(record.headers)[ORIGIN] or b"").decode(),
+                "timer_bridge.lateness_ms": max(frozen.at_ms - body.due_ms, 0),
+                "timer_bridge.rolls": body.rolls,
+            },
+        )
+        span.end(now_ms * _NS_PER_MS)
 
 
 def _sent_in(record: Delivery) -> Link | None:
@@ -65,12 +62,12 @@ def _sent_in(record: Delivery) -> Link | None:
 
 
 @contextmanager
-def exported_spans() -> Iterator[DeliverySpans]:
+def exported_spans() -> Iterator[Callable[[FrozenDraft, int], None]]:
     """Export spans by OTLP over HTTP from a thread of the SDK. If the collector is too slow or away, spans are lost."""
     resource = Resource.create({SERVICE_NAME: os.environ.get("OTEL_SERVICE_NAME", "timer-bridge")})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     try:
-        yield DeliverySpans(provider.get_tracer("timer-bridge", version("kafka-timer-bridge")))
+        yield partial(make_spans, provider.get_tracer("timer-bridge", version("kafka-timer-bridge")))
     finally:
         provider.shutdown()

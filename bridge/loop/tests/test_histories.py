@@ -84,7 +84,7 @@ class World(TimerWorld):
         return [(dict(entry.headers)["timer-error"], entry.value) for entry in self.kafka.read("timer.rejected")]
 
     def counts(self) -> dict[str, int]:
-        return dict(self.bridge.bridge.pending_by_topic()[PARTITION])
+        return {topic: hours.total() for topic, hours in self.bridge.bridge.due_hours().items()}
 
     def pending(self) -> int:
         return sum(self.bridge.bridge.pending.values())

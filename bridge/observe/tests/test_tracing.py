@@ -1,13 +1,14 @@
 """Spans of deliveries, in a simulated world with the SDK's exporter in memory."""
 
 from dataclasses import replace
+from functools import partial
 
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from bridge.loop.tests.test_histories import SMALL, WINDOW_MS, World
-from bridge.observe.tracing import DeliverySpans
+from bridge.observe.tracing import make_spans
 from bridge.testing.timer_world import TIMERS
 
 TRACE, SPAN = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
@@ -18,7 +19,7 @@ def traced_world() -> tuple[World, InMemorySpanExporter]:
     world, exporter = World(replace(SMALL, receipts="all")), InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    world.bridge.metrics.spans = DeliverySpans(provider.get_tracer("test"))
+    world.bridge.metrics.spans = partial(make_spans, provider.get_tracer("test"))
     return world, exporter
 
 

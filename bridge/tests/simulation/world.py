@@ -782,7 +782,9 @@ class InstanceRuns:
         return self.instance.source.member if self.instance.is_running else self.name
 
     def pending(self) -> dict[TimerPartition, Counter[str]]:
-        return self.instance.bridge.pending_by_topic() if self.instance.is_running else {}
+        owned = self.instance.bridge.partitions if self.instance.is_running else {}
+        hours = {timer_partition: each.due_hours() for timer_partition, each in owned.items()}
+        return {at: Counter({topic: due.total() for topic, due in each.items()}) for at, each in hours.items()}
 
     def jump(self, ms: int) -> None:
         self.world.tell(f"the clock of {self.name} jumps by {ms} ms")
