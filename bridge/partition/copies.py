@@ -99,7 +99,6 @@ class CopiesInFlight:
 
     @property
     def alive_count(self) -> int:
-        """Return the length of `alive`."""
         return len(self._flights) - len(self.ended)
 
     def alive(self) -> list[CopyInFlight]:

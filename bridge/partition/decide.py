@@ -20,28 +20,39 @@ timer in flight, so a batch ends with a move (`requests_of`).
 
 A pause is a move to PAUSED_MS plus the due time, so it needs no state of its own. A resume is the move back.
 
+An intake finds the timers that are pending under the names of its batch, wherever they are:
+
+    in the store         -> a delete mark
+    in this batch        -> taken out of it: not stored yet, overdue, or about to be moved
+    a copy in flight     -> its origin is named as ended; the copy is dropped when it is read
+
+A name is an id, or the offset of a timer's first request (origin offset) in a batch of one request by origin. At most
+one timer is pending under a name.
+
 A copy that is received is a timer again under its old origin, and ends nothing. A copy that is not awaited is refused.
 
 Policy and quota apply once to each request. A replay uses the journal's refusals; the request of a copy was accepted.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from bridge.partition.copies import CopiesInFlight
-from bridge.partition.decisions import Intake, Name, ReceiptDraft
+from bridge.partition.decisions import NewDecisions, ReceiptDraft
 from bridge.partition.ids import RecentlyDelivered
 from bridge.partition.limits import BEYOND_BYTES, BEYOND_TIMERS, MOST_LIMITED, TOO_MANY_LIMITED, TargetRateLimits
 from bridge.partition.options import TurnOptions
 from bridge.partition.request import (
     LOOK_EACH,
     MAX_HEADERS,
-    RequestBatch,
     body_of,
     first_copy_size,
+    ids_in,
     moved_copy_size,
     next_due_ms,
+    requests_of,
     size_of,
 )
 from bridge.ports import Record
@@ -65,8 +76,9 @@ from schemas.journal import CopyInFlight
 from schemas.receipts import Kind, is_sent
 from schemas.recurrence import problem_of
 from schemas.units import size_text
+from timer.format.batch import Batch
 from timer.format.body import Body, LongNameError, frame_size
-from timer.format.unit import MAX_DELAY_MS
+from timer.format.unit import MAX_DELAY_MS, Rows
 from timer.schedule.release_policy import roll_cooldown_ms, visit_ms
 from timer.schedule.release_queue import ReleaseQueue
 from timer.store import StoreQueries
@@ -90,16 +102,56 @@ class View(NamedTuple):
     options: TurnOptions
 
 
-class BatchIntake(Intake):
-    """Decides one batch, request by request. Call `decide` once."""
+Name: TypeAlias = bytes | int
+"""An id, or an origin offset."""
 
-    def __init__(self, view: View, requests: RequestBatch, now_ms: int, overdue: Mapping[int, Body]) -> None:
-        """overdue: overdue timers of earlier batches that have not left. Its own `overdue` begins with them."""
+
+class _InBatch(NamedTuple):
+    """A timer of this batch. `drop(at)` takes it out: of `BatchIntake.batch`, `overdue` or `moved`."""
+
+    body: Body
+    drop: Callable[[int], object]
+    at: int
+
+
+class BatchIntake:
+    """Decides one batch, request by request: the outcome, and what is pending under its names. Call `decide` once."""
+
+    def __init__(
+        self, view: View, records: list[Record], now_ms: int, overdue: Mapping[int, Body], is_over: Callable[[], bool]
+    ) -> None:
+        """Parse `records`, at least one, as far as `requests_of` does.
+
+        overdue: overdue timers of earlier batches that have not left. Its own `overdue` begins with them.
+        """
         queries, self.queue, self.flights, self.recently, self.limits, self.options = view
-        origin_offset = None if requests.origin is None else self.flights.offset_of(requests.origin)
-        names: list[Name] = [*requests.ids] if origin_offset is None else [origin_offset]
-        super().__init__(queries, self.flights, names, overdue)
+        self._asked = requests_of(records, self.options.rules, is_over)
+        self._ids = ids_in(self._asked)
+        self._is_over = is_over
         self._now_ms = now_ms
+        self.batch = Batch()
+        self.count = 0
+        """Number of requests that are decided, from the first one on."""
+        self.overdue = dict(overdue)
+        """By offset: timers that are due and whose key has passed. They are not stored."""
+        self.leaving: Counter[str] = Counter()
+        """Overdue timers of this batch that use the rate of their target."""
+        self.moved: dict[int, tuple[Body, int]] = {}
+        """By origin offset: timers that leave the store as a copy with this new due time (ms)."""
+        self.ended_ids: set[bytes] = set()
+        self.decisions = NewDecisions()
+        self._queries = queries
+        self._stored: dict[Name, Rows] = dict(queries.find(self._ids).items()) if self._ids else {}
+        first = self._asked[0][1]
+        self._is_by_origin = isinstance(first, ByOrigin)
+        self._origin_offset = self.flights.offset_of(first.origin) if isinstance(first, ByOrigin) else None
+        if self._origin_offset is not None and len(row := queries.find_origin(self._origin_offset)):
+            self._stored[self._origin_offset] = row
+        self._in_batch: dict[Name, _InBatch] = {}
+        self._landed: set[int] = set()
+        self._ended: set[int] = set()
+        for offset, body in overdue.items():
+            self._put(body, self.overdue.pop, offset)
         self._timers_left = self._bytes_left = inf
         """What may still be pending. Overdue timers count; copies in flight count as timers, not as bytes."""
         options = self.options
@@ -114,11 +166,16 @@ class BatchIntake(Intake):
         self._counts_bytes = options.max_pending_bytes is not None
         self._confirms = is_sent("accepted", options.receipts)
 
-    def decide(self, requests: RequestBatch, is_over: Callable[[], bool]) -> None:
+    def may_name(self, ids: frozenset[bytes]) -> bool:
+        """True if a request names one of these ids, or an origin."""
+        return self._is_by_origin or not ids.isdisjoint(self._ids)
+
+    def decide(self) -> None:
         """Decide what becomes of the requests, until `is_over()`, at least of the first few."""
-        for self.count, (record, ask) in enumerate(requests.asked, 1):
+        for record, ask in self._asked:
             self.decide_one(record, ask)
-            if not self.count % LOOK_EACH and is_over():
+            self.count += 1
+            if not self.count % LOOK_EACH and self._is_over():
                 break
 
     def decide_one(self, record: Record, ask: Asked) -> None:
@@ -261,22 +318,21 @@ class BatchIntake(Intake):
 
     def _end(self, kind: Kind, record: Record, name: Name) -> bool:
         """End the timer that is pending under `name`. Return True if there was one."""
-        self._free_bytes(name)
-        ended = self.end(name)
+        body = None if isinstance(name, bytes) else self.body(name)
+        id_ = name if isinstance(name, bytes) else body and body.id
+        copies = self.copies_in_flight(name)
+        ended = self.take_out(name) + [(flight.origin_offset, flight.due_ms) for flight in copies]
+        if ended and id_:
+            self.ended_ids.add(id_)
         for origin_offset, due_ms in ended:
+            self._ended.add(origin_offset)
+            self.decisions.ended.append(origin_offset)
             self._receipt(kind, record, origin_offset, name, due_ms)
         self._timers_left += len(ended)
         return bool(ended)
 
-    def _free_bytes(self, name: Name) -> None:
-        """Count the bytes of the timer, which is about to leave the store, as free."""
-        if self._counts_bytes:
-            self._bytes_left += self.stored_bytes(name)
-
     def _missed(self, name: Name) -> Kind:
-        if isinstance(name, int):
-            return "not-found"
-        is_late = name not in self.ended_ids and self.recently.has(name, self._now_ms)
+        is_late = isinstance(name, bytes) and name not in self.ended_ids and self.recently.has(name, self._now_ms)
         return "too-late" if is_late else "not-found"
 
     def _move(self, record: Record, name: Name, to: int | Pausing) -> None:
@@ -295,7 +351,6 @@ class BatchIntake(Intake):
             if body.rolls == 0 and moved_copy_size(body) > self.options.max_message_bytes:
                 self._refuse(record, _TOO_LARGE_TO_MOVE)
                 return
-            self._free_bytes(name)
             self.take_out(name)
             self.roll(body, due_ms)
         self.decisions.rolled.extend(flight._replace(due_ms=due_ms) for flight in copies if due_ms != was_ms)
@@ -306,14 +361,16 @@ class BatchIntake(Intake):
 
     def _receive_copy(self, record: Record, claim: Claim) -> None:
         flight, schedule = self.flights.claimed(record, claim), claim.schedule
-        if flight is None or self.has_landed(flight):
+        if flight is None or flight.origin_offset in self._landed:
             self._refuse(record, NOT_OURS)
             return
-        self.land(flight)
-        if self.has_ended(flight.origin_offset):
+        origin_offset = flight.origin_offset
+        self._landed.add(origin_offset)
+        self.decisions.landed.append((origin_offset, flight.rolls))
+        if origin_offset in self.flights.ended or origin_offset in self._ended:  # while its copy was in flight
             self.decisions.dropped.append(record.offset)
             return
-        body = body_of(record, schedule, flight.origin_offset, flight.rolls)
+        body = body_of(record, schedule, origin_offset, flight.rolls)
         if flight.due_ms != schedule.due_ms:  # moved while it was in flight
             self.roll(body, flight.due_ms)
         else:
@@ -324,3 +381,84 @@ class BatchIntake(Intake):
         cooldown_ms = roll_cooldown_ms(self._window_ms)
         is_soon = visit < min(self._now_ms + cooldown_ms, flight.due_ms) and flight.due_ms > self._now_ms
         return is_soon and self.flights.was_rolled_within(flight, cooldown_ms, self._now_ms)
+
+    # -- changes of the batch
+
+    def store(self, body: Body, visit_ms: int) -> None:
+        self._put(body, self.batch.drop, self.batch.add(body, visit_ms))
+
+    def hold(self, body: Body, visit_ms: int) -> None:
+        """Store a timer out of order."""
+        self.decisions.held.append(body.origin_offset)
+        self._put(body, self.batch.drop, self.batch.hold(body, visit_ms))
+
+    def leave(self, body: Body) -> None:
+        """Let the timer leave at once."""
+        self.overdue[body.offset] = body
+        self._put(body, self.overdue.pop, body.offset)
+
+    def roll(self, body: Body, due_ms: int) -> None:
+        """Let the timer leave the store, whatever K says, as a copy that is due at `due_ms`."""
+        self.moved[body.origin_offset] = (body, due_ms)
+        self.decisions.released.append(body.origin_offset)
+        self._put(body, self.moved.pop, body.origin_offset)
+
+    def take_out(self, name: Name) -> list[tuple[int, int | None]]:
+        """Take the timer out of the store or of this batch. Return its origin offset and, if known, its due time."""
+        if self._counts_bytes:
+            self._bytes_left += self.stored_bytes(name)
+        taken_out: list[tuple[int, int | None]] = []
+        if (row := self._stored.pop(name, None)) is not None:
+            self.batch.end(row)
+            taken_out.append((int(row["origin"][0]), None))
+        if name in self._in_batch:
+            due_ms, found = self.due_ms(name), self._in_batch.pop(name)
+            found.drop(found.at)
+            taken_out.append((found.body.origin_offset, due_ms))
+        return taken_out
+
+    def _put(self, body: Body, drop: Callable[[int], object], at: int) -> None:
+        name = body.origin_offset if body.origin_offset == self._origin_offset else body.id
+        if name is not None:
+            self._in_batch[name] = _InBatch(body, drop, at)
+
+    # -- what is pending
+
+    def is_pending(self, id_: bytes | None) -> bool:
+        return id_ is not None and (id_ in self._in_batch or id_ in self._stored or bool(self.copies_in_flight(id_)))
+
+    def copies_in_flight(self, name: Name) -> list[CopyInFlight]:
+        """Return the copies that were not received or ended by this batch."""
+        found = self.flights.with_id(name) if isinstance(name, bytes) else self.flights.with_origin(name)
+        return [
+            flight
+            for flight in found
+            if flight.origin_offset not in self._landed and flight.origin_offset not in self._ended
+        ]
+
+    def body(self, name: Name) -> Body | None:
+        """Return the timer; None if none is in the store or in this batch."""
+        if name in self._in_batch:
+            return self._in_batch[name].body
+        return self._queries.bodies(self._stored[name])[0] if name in self._stored else None
+
+    def due_ms(self, name: Name) -> int:
+        """Return when the timer that is pending under `name` is due; of a recurring one, its next occurrence."""
+        body = self.body(name)
+        if body is None:
+            return self.copies_in_flight(name)[0].due_ms
+        return self.moved[body.origin_offset][1] if body.origin_offset in self.moved else next_due_ms(body)
+
+    def is_for(self, id_: bytes, target: str) -> bool:
+        """True if a timer for this target is pending under the id."""
+        if (body := self.body(id_)) is not None:
+            return body.target == target
+        return any(flight.target == target for flight in self.copies_in_flight(id_))
+
+    def stored_bytes(self, name: Name | None) -> int:
+        """Return the bytes that the store will hold of the timer; 0 if none, or if it is a copy."""
+        if name is None:
+            return 0
+        found = self._in_batch.get(name)
+        in_batch = 0 if found is None or found.body.origin_offset in self.moved else frame_size(found.body)
+        return in_batch + (int(self._stored[name]["body_size"][0]) if name in self._stored else 0)

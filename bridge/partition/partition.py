@@ -16,13 +16,13 @@ from operator import itemgetter
 
 from bridge.partition.copies import copy_of, hours_of, ranges_of
 from bridge.partition.decide import BatchIntake, View
-from bridge.partition.decisions import Intake, NewDecisions
+from bridge.partition.decisions import NewDecisions
 from bridge.partition.draft import Draft, FrozenDraft
 from bridge.partition.ids import RecentlyDelivered
 from bridge.partition.limits import MOST_PAUSED, CircuitBreakers, TargetRateLimits
 from bridge.partition.options import TurnOptions, has_passed
 from bridge.partition.recover import Recovered
-from bridge.partition.request import RequestBatch, needing_no_room, requests_of
+from bridge.partition.request import needing_no_room
 from bridge.ports import Record
 from kafka_timer.origin import TimerPartition
 from schemas.journal import JournalRecord, Wait
@@ -105,12 +105,6 @@ class Partition:
         self._dirty_since_ms = 0
         self._must_claim = True
 
-    def pending_by_topic(self) -> Counter[str]:
-        """Return the number of pending timers of each target topic, with copies in flight."""
-        counts = Counter(self.store.queries.dues.counts())
-        counts.update(flight.target for flight in self.flights.alive())
-        return counts
-
     def due_ranges(
         self, is_over: Callable[[], bool] = lambda: False, *, needs_last: bool = True
     ) -> dict[str, DueRange]:
@@ -179,11 +173,14 @@ class Partition:
             return IntakeStop.TOO_MANY_HELD, too_many
         size = left
         while left:
-            requests = requests_of(self.backlog[: min(size, left)], self.options.rules, is_over)
-            if self._must_wait(requests):
+            if self._has_moved_enough() or (self._frozen is not None and self._is_draft_full()):
                 return IntakeStop.TURN_FULL, ""
             try:
-                left -= self._take_in_part(requests, now_ms, is_over)
+                taken = BatchIntake(self._view, self.backlog[: min(size, left)], now_ms, self._overdue, is_over)
+                if self._frozen is not None and taken.may_name(self._frozen.ids):
+                    return IntakeStop.TURN_FULL, ""
+                self._take_in_part(taken, now_ms)
+                left -= taken.count
             except WheelFullError as full:
                 if size == 1:
                     return IntakeStop.WHEEL_FULL, str(full)
@@ -193,13 +190,6 @@ class Partition:
             if left and is_over():
                 return IntakeStop.TURN_FULL, ""
         return None, ""
-
-    def _must_wait(self, requests: RequestBatch) -> bool:
-        """True if these requests, the next of the backlog, are not taken in before the next commit."""
-        if self._frozen is None or self._has_moved_enough():
-            return self._has_moved_enough()
-        names_leaving = requests.origin is not None or not self._frozen.ids.isdisjoint(requests.ids)
-        return names_leaving or self._is_draft_full()
 
     def _has_moved_enough(self) -> bool:
         """True if moves fill half of the next transaction; the rest is for due timers."""
@@ -213,20 +203,16 @@ class Partition:
         is_long = draft.decisions.count() + len(overdue) >= self.options.max_poll_records
         return is_long or draft.size_bytes + sum(map(frame_size, overdue)) >= self.options.max_due_bytes
 
-    def _take_in_part(self, requests: RequestBatch, now_ms: int, is_over: Callable[[], bool]) -> int:
-        """Take in the first records of the backlog; return how many. An error is raised before anything has changed."""
-        taken = BatchIntake(self._view, requests, now_ms, self._overdue)
-        taken.decide(requests, is_over)
-        last, _ = requests.asked[taken.count - 1]
-        self.store.add(taken.batch, last.offset + 1)
-        del self.backlog[: taken.count]
-        self._requests += taken.count - len(taken.decisions.landed)
-        self._apply(taken, now_ms)
-        return taken.count
+    def _take_in_part(self, taken: BatchIntake, now_ms: int) -> None:
+        """Take in the first records of the backlog. An error is raised before anything has changed.
 
-    def _apply(self, taken: Intake, now_ms: int) -> None:
-        """Apply the decisions on a batch that is stored: the next request may name what they have changed."""
+        The decisions are applied at once, as the next request may name what they have changed.
+        """
+        taken.decide()
+        self.store.add(taken.batch, self.backlog[taken.count - 1].offset + 1)
+        del self.backlog[: taken.count]
         draft, decisions = self._draft, taken.decisions
+        self._requests += taken.count - len(decisions.landed)
         for target, timers in taken.leaving.items():
             draft.limits.spend(target, timers, now_ms)
         self._overdue = taken.overdue
@@ -348,18 +334,13 @@ class Partition:
         """Return when something is to be done without a new record, at the latest `until_ms`."""
         looks = [0 if self._waits_for_commit or self._overdue else until_ms]
         if may_release:
-            looks.append(self._next_release_ms(now_ms, until_ms))
+            queue, limits = self.store.release_queue, self._draft.limits
+            wait_ms = most_wait_ms(self.options.rules.roll_window_ms)
+            release_ms = queue.next_release_ms(lambda target: limits.next_ms(target, now_ms), wait_ms)
+            looks += [at_ms for at_ms in (queue.next_visit_ms(until_ms), release_ms) if at_ms is not None]
         if self._dirty_since_ms is not None:
             looks.append(self._dirty_since_ms + self.options.commit_interval_ms)
         return min(looks) if self._frozen is None else max(now_ms + 1, min(looks))
-
-    def _next_release_ms(self, now_ms: int, until_ms: int) -> int:
-        """Return when the next stored timer may leave, at the latest `until_ms`."""
-        queue, limits = self.store.release_queue, self._draft.limits
-        wait_ms = most_wait_ms(self.options.rules.roll_window_ms)
-        release_ms = queue.next_release_ms(lambda target: limits.next_ms(target, now_ms), wait_ms)
-        times_ms = (queue.next_visit_ms(until_ms), release_ms)
-        return min((at_ms for at_ms in times_ms if at_ms is not None), default=until_ms)
 
     def freeze(self, now_ms: int, at_ms: int, *, is_all: bool, is_caught_up: bool) -> FrozenDraft:
         """Return the draft of a turn at `now_ms`, for a transaction at `at_ms`. Only refusals and `recheck` change it.
@@ -434,7 +415,6 @@ class Partition:
         self.store.start_checkpoint(journal_offset, self.flights.all(), sorted(self.flights.ended))
 
     def committed(self, frozen: FrozenDraft) -> None:
-        """Note that the transaction of `frozen` is committed."""
         assert frozen is self._frozen, "another transaction"
         self._frozen = None
         parked = frozen.draft.parked

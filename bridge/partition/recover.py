@@ -230,7 +230,7 @@ def recover(
     the disk does not return what was just written; PartitionUnreadableError if another owner commits meanwhile.
     """
     plan = plan or plan_recovery(partition, disk, history, options)
-    recovered = _recovered(partition, disk, history, options, plan)
+    recovered = _Recovery(partition, disk, history, options, plan).recover()
     try:  # the journal may be newer than the progress, which was read before it
         if not plan.is_adopted and history.progress(partition) not in (None, plan.progress):
             raise PartitionUnreadableError(f"{partition}: another owner has committed progress meanwhile")
@@ -238,27 +238,6 @@ def recover(
         recovered.store.close()
         raise
     return recovered
-
-
-def _recovered(
-    partition: TimerPartition, disk: Disk, history: History, options: TurnOptions, plan: RecoveryPlan
-) -> Recovered:
-    """Recover by the plan. The journal may be newer than the plan's progress."""
-    journal = JournalReader(partition, history, options, plan.progress)
-    recovery = _Recovery(partition, disk, history, options, plan)
-    found, decisions = plan.found, None
-    if found is not None and (decisions := journal.since(found)) is None:
-        text = "%s: the local store is of another journal and is rebuilt from offset %d"
-        log.warning(text, partition, plan.progress.low_offset)
-        found = None
-    try:
-        return recovery.run(found, decisions or journal.for_rebuild())
-    except CorruptStoreError as wrong:
-        if found is None:
-            raise
-        require_rebuildable(partition, history, plan.progress.low_offset, wrong)
-        invalidate_store(partition, disk, wrong)
-        return recovery.run(None, journal.for_rebuild())
 
 
 def prepare_store(partition: TimerPartition, disk: Disk, history: History, options: TurnOptions) -> None:
@@ -285,7 +264,7 @@ def refresh_standby(partition: TimerPartition, disk: Disk, history: History, opt
     options = replace(options, adopt_progress=None)  # an owner's decision
     plan = plan_recovery(partition, disk, history, options)
     if plan.found is None or plan.work or plan.found.progress != plan.progress:
-        _close_durably(_recovered(partition, disk, history, options, plan), journal_offset)
+        _close_durably(_Recovery(partition, disk, history, options, plan).recover(), journal_offset)
 
 
 def _close_durably(recovered: Recovered, journal_offset: int) -> None:
@@ -321,7 +300,25 @@ class _Recovery:
     _options: TurnOptions
     _plan: RecoveryPlan
 
-    def run(self, found: Checkpoint | None, decisions: Decisions) -> Recovered:
+    def recover(self) -> Recovered:
+        """Recover by the plan. The journal may be newer than the plan's progress."""
+        partition, low_offset = self._partition, self._plan.progress.low_offset
+        journal = JournalReader(partition, self._history, self._options, self._plan.progress)
+        found, decisions = self._plan.found, None
+        if found is not None and (decisions := journal.since(found)) is None:
+            text = "%s: the local store is of another journal and is rebuilt from offset %d"
+            log.warning(text, partition, low_offset)
+            found = None
+        try:
+            return self._fit(found, decisions or journal.for_rebuild())
+        except CorruptStoreError as wrong:
+            if found is None:
+                raise
+            require_rebuildable(partition, self._history, low_offset, wrong)
+            invalidate_store(partition, self._disk, wrong)
+            return self._fit(None, journal.for_rebuild())
+
+    def _fit(self, found: Checkpoint | None, decisions: Decisions) -> Recovered:
         """Recover; use more slots than the settings say if the pending timers span more than a lap of the wheel."""
         options = self._options.store
         while True:

@@ -8,7 +8,6 @@ Body --native_headers--> copies: our headers in place of the profile's
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 from bridge.ports import Record, UndecodableRecord
 from kafka_timer.headers import (
@@ -49,15 +48,7 @@ _COPY_EXTRA_BYTES = 512
 """Upper bound of what a copy has in addition to its request: an absolute time, its origin, its number."""
 
 
-class RequestBatch(NamedTuple):
-    """Records, each with what it asks for, and all ids that they name. origin: named by the only one of its batch."""
-
-    asked: list[tuple[Record, Asked]]
-    ids: list[bytes]
-    origin: bytes | None
-
-
-def requests_of(records: Iterable[Record], rules: Rules, is_over: Callable[[], bool] = lambda: False) -> RequestBatch:
+def requests_of(records: Iterable[Record], rules: Rules, is_over: Callable[[], bool]) -> list[tuple[Record, Asked]]:
     """Parse records up to the first move, with it, or until `is_over()`, at least the first few.
 
     A request by origin is a batch of its own, so that its timer is in the store, overdue, or a copy in flight.
@@ -70,10 +61,14 @@ def requests_of(records: Iterable[Record], rules: Rules, is_over: Callable[[], b
         asked.append((record, ask))
         if type(ask) in (Move, ByOrigin) or (not len(asked) % LOOK_EACH and is_over()):
             break
+    return asked
+
+
+def ids_in(asked: Iterable[tuple[Record, Asked]]) -> list[bytes]:
+    """Return all ids that the requests name, each once."""
     ids = {ask.id: None for _, ask in asked if isinstance(ask, _WITH_ID) and ask.id is not None}
     ids |= {ask.fallback[1]: None for _, ask in asked if isinstance(ask, Cancel) and ask.fallback is not None}
-    origin = next((ask.origin for _, ask in asked if isinstance(ask, ByOrigin)), None)
-    return RequestBatch(asked, list(ids), origin)
+    return list(ids)
 
 
 def bounded_ask_of(record: Record, rules: Rules) -> Asked:

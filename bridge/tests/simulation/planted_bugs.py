@@ -19,7 +19,6 @@ from bridge.partition import draft
 from bridge.partition import recover as recovery_plan
 from bridge.partition.copies import CopiesInFlight, RolledCopy
 from bridge.partition.decide import BatchIntake
-from bridge.partition.decisions import Intake
 from bridge.partition.draft import Draft, FrozenDraft
 from bridge.partition.journal import JournalReader
 from bridge.partition.limits import CircuitBreakers, TargetRateLimits, TokenBucket
@@ -464,16 +463,16 @@ MUTATIONS |= {
     "waits not journalled": _without("waits"),
     # The copy of a timer that is moved says the time that it had.
     "moved one keeps its old time": _with(
-        Intake, "roll", lambda roll: lambda self, body, _: roll(self, body, body.due_ms)
+        BatchIntake, "roll", lambda roll: lambda self, body, _: roll(self, body, body.due_ms)
     ),
     "units of moved ones kept": units_kept,
     # The copy of a timer that is paused says the time at which it was due.
     "a paused timer is delivered at its time": _with(
-        Intake, "roll", lambda roll: lambda self, body, due_ms: roll(self, body, due_ms % PAUSED_MS)
+        BatchIntake, "roll", lambda roll: lambda self, body, due_ms: roll(self, body, due_ms % PAUSED_MS)
     ),
     # A timer that is resumed is due at once.
     "a resume forgets the due time": _with(
-        Intake, "due_ms", lambda due_ms: lambda self, name: min(PAUSED_MS, due_ms(self, name))
+        BatchIntake, "due_ms", lambda due_ms: lambda self, name: min(PAUSED_MS, due_ms(self, name))
     ),
     # A timer that its target may not have now is left behind K, as if it had left.
     "passed over while it waits": _with(ReleaseQueue, "_block", lambda _: _block_nothing),
