@@ -30,7 +30,7 @@ _LATEST_COLUMNS = (
     *("due_ms", "released_ms", "class"),
 )
 """Columns that the report shows of the latest deliveries."""
-_WIDTHS_MS = (MINUTE_MS, 600_000, HOUR_MS, _DAY_MS)
+_WIDTHS_MS = (1_000, 10_000, MINUTE_MS, 600_000, HOUR_MS, _DAY_MS)
 
 
 class LatenessSummary(NamedTuple):
@@ -243,7 +243,7 @@ def details(table: DataFrame, counts: DataFrame, by_hour: DataFrame, found: Audi
     latest = delivered.select(*_LATEST_COLUMNS).orderBy(F.desc("lateness_ms"), "origin")
     return Details(
         histogram=bins,
-        timeline=timeline(counts, width_ms),
+        timeline=timeline(delivered, counts, width_ms),
         timeline_width_ms=width_ms,
         faults=_examples(table) if found.faults else (),
         latest=tuple(latest.limit(MOST_EXAMPLES).collect()),
@@ -273,10 +273,13 @@ def histogram(counts: DataFrame) -> tuple[tuple[Bin, ...], int]:
     return tuple(bins), width_ms
 
 
-def timeline(counts: DataFrame, width_ms: int) -> tuple[Row, ...]:
-    """Return Details.timeline. counts: rows of LATENESS. width_ms: whole minutes."""
-    timed = counts.withColumn("at_ms", interval_start("minute_ms", width_ms))
-    return tuple(lateness_percentiles(timed, "at_ms").orderBy("at_ms").collect())
+def timeline(delivered: DataFrame, by_minute: DataFrame, width_ms: int) -> tuple[Row, ...]:
+    """Return Details.timeline. by_minute: rows of LATENESS, enough for whole minutes."""
+    if width_ms % MINUTE_MS:
+        counts = lateness_counts(delivered.withColumn("at_ms", interval_start("delivered_ms", width_ms)), "at_ms")
+    else:
+        counts = by_minute.withColumn("at_ms", interval_start("minute_ms", width_ms))
+    return tuple(lateness_percentiles(counts, "at_ms").orderBy("at_ms").collect())
 
 
 def _examples(table: DataFrame) -> tuple[Row, ...]:

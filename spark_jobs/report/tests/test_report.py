@@ -197,14 +197,19 @@ def test_a_table_with_a_column_missing_is_refused(spark: SparkSession, tmp_path:
 
 
 def test_histogram_and_time_line(write_requests: WriteRequests) -> None:
-    counts = summary.latenesses(write_requests("early to late"))
+    delivered = write_requests("early to late")
+    counts = summary.latenesses(delivered)
     bins, _ = summary.histogram(counts)
     assert bins[:4] == (Bin(None, 0, 1), Bin(0, 1, 2), Bin(1, 2, 1), Bin(2, 5, 1))
     assert bins[-1] == Bin(EDGES_MS[-1], None, 1)
     assert sum(b.deliveries for b in bins) == 6
-    moments = summary.timeline(counts, 60_000)
-    assert [(m.at_ms, m.deliveries, m.lateness_max_ms) for m in moments] == [(0, 5, 4), (4_980_000, 1, 5_000_000)]
-    moments = summary.timeline(counts, 600_000)
+    moments = summary.timeline(delivered, counts, 1_000)
+    assert [(m.at_ms, m.deliveries, m.lateness_max_ms) for m in moments] == [
+        (4_000, 1, -5),
+        (5_000, 4, 4),
+        (5_005_000, 1, 5_000_000),
+    ]
+    moments = summary.timeline(delivered, counts, 600_000)
     assert [(m.at_ms, m.deliveries, m.lateness_max_ms) for m in moments] == [(0, 5, 4), (4_800_000, 1, 5_000_000)]
 
 
