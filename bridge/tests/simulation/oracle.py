@@ -232,9 +232,14 @@ class PartitionBook:
 
 
 @dataclass(slots=True)
-class Expected:
-    """What one commit must say of one partition, beyond the timers that leave."""
+class Commit:
+    """One partition of a transaction, and what must be said of it beyond the timers that leave."""
 
+    partition: TimerPartition
+    book: PartitionBook
+    progress: Progress
+    """The new one."""
+    note: Note
     rejected: Mapping[int, str]
     """Code of each request that it refuses or parks, by offset."""
     refused: dict[int, tuple[str, Entry]] = field(default_factory=dict)
@@ -269,7 +274,7 @@ class Oracle:
     def __init__(self, kafka: FakeKafka, partitions: Sequence[TimerPartition], *, only_outputs: bool = False) -> None:
         self._kafka = kafka
         self.only_outputs = only_outputs
-        self._books = {timer_partition: PartitionBook() for timer_partition in partitions}
+        self._books = {partition: PartitionBook() for partition in partitions}
         self._seen = 0
         self._begun_ms = 0
         """When the transaction that is judged began (true time)."""
@@ -287,21 +292,19 @@ class Oracle:
         self._control[key].append((entry.offset, on))
         self._told_ms[key] = self._kafka.timeline.now_ms
 
-    def ask(self, timer_partition: TimerPartition, wish: Wish, entry: Entry) -> None:
+    def ask(self, partition: TimerPartition, wish: Wish, entry: Entry) -> None:
         """`entry` was appended to the timer topic as `wish` says."""
-        self._books[timer_partition].unread[entry.offset] = Unread(entry, wish)
+        self._books[partition].unread[entry.offset] = Unread(entry, wish)
         self.counts["requests"] += 1
 
-    def forged(self, timer_partition: TimerPartition, entry: Entry) -> None:
+    def forged(self, partition: TimerPartition, entry: Entry) -> None:
         """`entry` was appended by somebody else than a bridge and says that it is a copy."""
-        self._books[timer_partition].unread[entry.offset] = Unread(entry, None)
+        self._books[partition].unread[entry.offset] = Unread(entry, None)
         self.counts["forged"] += 1
 
-    def undecodable(self, timer_partition: TimerPartition, entry: Entry) -> None:
+    def undecodable(self, partition: TimerPartition, entry: Entry) -> None:
         """`entry` was appended, and no client can decode it: it is refused without its contents when it is skipped."""
-        self._books[timer_partition].unread[entry.offset] = Unread(
-            replace(entry, key=None, value=None, headers=()), None
-        )
+        self._books[partition].unread[entry.offset] = Unread(replace(entry, key=None, value=None, headers=()), None)
         self.counts["undecodable"] += 1
 
     def observe(self) -> int:
@@ -334,54 +337,50 @@ class Oracle:
         """So many were looked at."""
         return self._seen
 
-    def pending(self, timer_partition: TimerPartition) -> Counter[str]:
+    def pending(self, partition: TimerPartition) -> Counter[str]:
         """Timers of `partition` by real topic, by what was committed."""
-        return Counter(timer.wish.target for timer in self._books[timer_partition].timers.values())
+        return Counter(timer.wish.target for timer in self._books[partition].timers.values())
 
     def due_ranges(self, partitions: Iterable[TimerPartition]) -> dict[str, tuple[int, int, int]]:
         """For each real topic: how many timers of `partitions` live, first and last due time; by what was committed."""
         dues: dict[str, list[int]] = {}
-        for timer_partition in partitions:
-            for timer in self._books[timer_partition].timers.values():
+        for partition in partitions:
+            for timer in self._books[partition].timers.values():
                 dues.setdefault(timer.wish.target, []).append(timer.due_ms)
         return {target: (len(own), min(own), max(own)) for target, own in dues.items()}
 
     def paused(self) -> list[tuple[TimerPartition, str]]:
         """Targets that are paused, as committed."""
-        return [
-            (timer_partition, target) for timer_partition, book in self._books.items() for target in sorted(book.paused)
-        ]
+        return [(partition, target) for partition, book in self._books.items() for target in sorted(book.paused)]
 
-    def paused_origins(self, timer_partition: TimerPartition) -> list[int]:
+    def paused_origins(self, partition: TimerPartition) -> list[int]:
         """Return the origins of the timers that are paused, as committed."""
-        timers = self._books[timer_partition].timers
+        timers = self._books[partition].timers
         return sorted(origin for origin, timer in timers.items() if timer.due_ms >= PAUSED_MS)
 
-    def live_ids(self, timer_partition: TimerPartition) -> list[bytes]:
+    def live_ids(self, partition: TimerPartition) -> list[bytes]:
         """Ids under which a timer lives, as committed."""
-        return sorted(
-            {timer.wish.id for timer in self._books[timer_partition].timers.values() if timer.wish.id is not None}
-        )
+        return sorted(self._books[partition].ids)
 
-    def live_origins(self, timer_partition: TimerPartition) -> list[int]:
+    def live_origins(self, partition: TimerPartition) -> list[int]:
         """Return the origins of the timers that live, as committed."""
-        return sorted(self._books[timer_partition].timers)
+        return sorted(self._books[partition].timers)
 
-    def progress(self, timer_partition: TimerPartition) -> Progress:
+    def progress(self, partition: TimerPartition) -> Progress:
         """C, K and L, as committed."""
-        return self._books[timer_partition].progress
+        return self._books[partition].progress
 
-    def forget_deleted(self, timer_partition: TimerPartition, alive: Container[int], kept: int) -> None:
+    def forget_deleted(self, partition: TimerPartition, alive: Container[int], kept: int) -> None:
         """Forget the timers whose requests retention has taken, unless their origins are in `alive`.
 
         kept: the store knew all requests below this offset.
         """
-        book, first = self._books[timer_partition], self._kafka.partition(timer_partition).first
+        book, first = self._books[partition], self._kafka.partition(partition).first
         lost = [timer.key.origin_offset for timer in book.live() if timer.entry.offset < first]
         lost = [origin for origin in lost if origin not in alive]
         for origin in lost:
             timer = book.remove(origin)
-            _check(timer.entry.offset >= kept, f"{timer_partition}: lost, though its store held it", (timer, kept))
+            _check(timer.entry.offset >= kept, f"{partition}: lost, though its store held it", (timer, kept))
         self.counts["lost to retention"] += len(lost)
 
     def unsettled(self) -> int:
@@ -392,8 +391,8 @@ class Oracle:
 
     def describe_unsettled(self) -> str:
         return "; ".join(
-            f"{timer_partition}/{offset} {what}"
-            for timer_partition, book in self._books.items()
+            f"{partition}/{offset} {what}"
+            for partition, book in self._books.items()
             for offset, what in [*list(book.unread.items())[:3], *list(book.timers.items())[:3]]
         )
 
@@ -403,35 +402,29 @@ class Oracle:
         self.counts["transactions"] += 1
         note = transaction.note
         assert isinstance(note, Note)
-        reached = {timer_partition: progress for (_, timer_partition), progress in transaction.offsets.items()}
-        outputs: dict[TimerPartition, list[Output]] = {timer_partition: [] for timer_partition in reached}
+        reached = {partition: progress for (_, partition), progress in transaction.offsets.items()}
+        outputs: dict[TimerPartition, list[Output]] = {partition: [] for partition in reached}
         journals = {(log.topic, log.number): entry for log, entry in transaction.records}
         for log, entry in transaction.records:
             if log.topic not in JOURNALS.values():
-                timer_partition, origin = _about(log, entry)
-                known = timer_partition in reached and origin < reached[timer_partition].next_offset
+                partition, origin = _about(log, entry)
+                known = partition in reached and origin < reached[partition].next_offset
                 _check(known, "published without its progress", entry)
-                outputs[timer_partition].append((log, entry, origin))
-        for timer_partition, progress in reached.items():
-            own = note._replace(options=note.options.of(timer_partition.topic))
-            journal = journals.get((JOURNALS[timer_partition.topic], timer_partition.partition))
+                outputs[partition].append((log, entry, origin))
+        for partition, progress in reached.items():
+            own = note._replace(options=note.options.of(partition.topic))
+            journal = journals.get((JOURNALS[partition.topic], partition.partition))
             self._begun_ms = transaction.begun_ms
-            self._judge_partition(timer_partition, progress, outputs[timer_partition], own, journal)
+            rejected = {at: _code(entry) for log, entry, at in outputs[partition] if log.topic == REJECTED}
+            commit = Commit(partition, self._books[partition], progress, own, rejected)
+            self._judge_partition(commit, outputs[partition], journal)
 
-    def _judge_partition(
-        self,
-        timer_partition: TimerPartition,
-        progress: Progress,
-        outputs: list[Output],
-        note: Note,
-        journal: Entry | None,
-    ) -> None:
-        book = self._books[timer_partition]
+    def _judge_partition(self, commit: Commit, outputs: list[Output], journal: Entry | None) -> None:
+        partition, book, note = commit.partition, commit.book, commit.note
         for known in book.timers.values():
             known.is_fresh = False
-        expected = Expected({origin: _code(entry) for log, entry, origin in outputs if log.topic == REJECTED})
-        stays_paused = self._read_waits(timer_partition, book, note, journal)
-        self._read(timer_partition, book, progress, note, expected)
+        stays_paused = self._read_waits(commit, journal)
+        self._read(commit)
         left: list[Left] = []
         last = (-1, -1)
         told: list[Entry] = []
@@ -439,115 +432,108 @@ class Oracle:
             if log.topic == RECEIPTS:
                 told.append(entry)
                 continue
-            if log.topic == REJECTED and origin in expected.refused:
-                self._check_refused(*expected.refused.pop(origin), entry)
+            if log.topic == REJECTED and origin in commit.refused:
+                self._check_refused(*commit.refused.pop(origin), entry)
                 continue
-            if log.topic == timer_partition.topic and origin in expected.owed:
-                self._check_next(timer_partition, book, expected.owed.pop(origin), log, entry, note)
+            if log.topic == partition.topic and origin in commit.owed:
+                self._check_next(commit, commit.owed.pop(origin), log, entry)
                 continue
-            timer = self._timer_of(book, origin, entry, expected, is_copy=log.topic == timer_partition.topic)
+            timer = self._timer_of(commit, origin, entry, is_copy=log.topic == partition.topic)
             if not timer.must_go_round:
-                self._check_may_leave(timer_partition, book, timer, progress, note, entry)
-                is_delivered = log.topic not in (timer_partition.topic, REJECTED)
-                self._note_left(timer_partition, timer, left, is_delivered=is_delivered)
-            if log.topic == timer_partition.topic:
-                self._check_copy(timer_partition, book, timer, log, entry, note)
+                self._check_may_leave(commit, timer, entry)
+                is_delivered = log.topic not in (partition.topic, REJECTED)
+                self._note_left(partition, timer, left, is_delivered=is_delivered)
+            if log.topic == partition.topic:
+                self._check_copy(commit, timer, log, entry)
                 continue
             _check(not timer.must_go_round, "left at the time of before it was moved", entry)
             waits = timer.wish.target in stays_paused
-            _check(not waits or _is_old(book, timer, entry, note), "left, though its target is paused", entry)
-            self._leave(book, origin, expected)
+            is_old = _is_old(commit, timer, entry)
+            _check(not waits or is_old, "left, though its target is paused", entry)
+            self._leave(commit, origin)
             if log.topic == REJECTED:
-                self._check_parked(timer, entry, expected, note, is_old=_is_old(book, timer, entry, note))
+                self._check_parked(commit, timer, entry, is_old=is_old)
             else:
-                self._check_delivered(timer, log, entry, note, expected)
+                self._check_delivered(commit, timer, log, entry)
                 _check(last < (timer.due_ms, origin), "out of order", entry)
                 last = (timer.due_ms, origin)
-        self._check_complete(timer_partition, book, expected, note)
-        receipts = Counter(self._said(book, entry, expected) for entry in told)
-        wanted = _wanted(expected.receipts, note.options.receipts)
-        _check(
-            receipts == wanted, f"{timer_partition}: receipts missing, too much", (wanted - receipts, receipts - wanted)
-        )
-        book.left_ids -= expected.ended_ids | {s.id for s in expected.receipts if s.id and s.kind == "rejected"}
-        book.left_ids |= {said.id for said in expected.receipts if said.id and said.kind == DELIVERED}
+        self._check_complete(commit)
+        receipts = Counter(self._said(commit, entry) for entry in told)
+        wanted = _wanted(commit.receipts, note.options.receipts)
+        _check(receipts == wanted, f"{partition}: receipts missing, too much", (wanted - receipts, receipts - wanted))
+        book.left_ids -= commit.ended_ids | {s.id for s in commit.receipts if s.id and s.kind == "rejected"}
+        book.left_ids |= {said.id for said in commit.receipts if said.id and said.kind == DELIVERED}
         self.counts["receipts"] += receipts.total()
-        self._check_progress(timer_partition, progress, note)
+        self._check_progress(commit)
         others = {each.target for each in left} - self.failed_targets - book.paused
         limits = {target: _limit(target, note) for target in others}
-        wrong = self._timeliness.judge(timer_partition, left, limits, note.pace, self._begun_ms)
-        _check(not wrong or self.only_outputs, f"{timer_partition}: {wrong}", note.pace)
+        wrong = self._timeliness.judge(partition, left, limits, note.pace, self._begun_ms)
+        _check(not wrong or self.only_outputs, f"{partition}: {wrong}", note.pace)
 
-    def _check_complete(
-        self, timer_partition: TimerPartition, book: PartitionBook, expected: Expected, note: Note
-    ) -> None:
+    def _check_complete(self, commit: Commit) -> None:
         """All that had to be published is: copies and rejected records."""
-        unending = [timer for timer in expected.owed.values() if not timer.may_be_over(note.highest_ms)]
-        _check(not unending, f"{timer_partition}: its next occurrence was not made", unending)
-        stays = [timer for timer in book.timers.values() if timer.must_go_round]
-        _check(not stays, f"{timer_partition}: moved, but no copy of it was made", stays)
-        _check(
-            not expected.refused, f"{timer_partition}: not refused in the transaction that reads them", expected.refused
-        )
+        unending = [timer for timer in commit.owed.values() if not timer.may_be_over(commit.note.highest_ms)]
+        _check(not unending, f"{commit.partition}: its next occurrence was not made", unending)
+        stays = [timer for timer in commit.book.timers.values() if timer.must_go_round]
+        _check(not stays, f"{commit.partition}: moved, but no copy of it was made", stays)
+        refused = commit.refused
+        _check(not refused, f"{commit.partition}: not refused in the transaction that reads them", refused)
 
     def _note_left(
-        self, timer_partition: TimerPartition, timer: TrackedTimer, left: list[Left], *, is_delivered: bool
+        self, partition: TimerPartition, timer: TrackedTimer, left: list[Left], *, is_delivered: bool
     ) -> None:
         target = timer.wish.target
         read_ms = self._begun_ms if timer.is_fresh or timer.may_rest else timer.read_ms
-        read_ms = max(read_ms, self._told_ms.get((timer_partition.topic, target), 0))
+        read_ms = max(read_ms, self._told_ms.get((partition.topic, target), 0))
         left.append(Left(target, timer.key.visit_ms, read_ms, is_delivered))
 
-    def _timer_of(
-        self, book: PartitionBook, origin: int, entry: Entry, expected: Expected, *, is_copy: bool
-    ) -> TrackedTimer:
-        timer = book.timers.get(origin)
+    def _timer_of(self, commit: Commit, origin: int, entry: Entry, *, is_copy: bool) -> TrackedTimer:
+        timer = commit.book.timers.get(origin)
         if is_copy and (timer is None or timer.is_flying):
-            timer = expected.ghosts.pop(origin, None)
+            timer = commit.ghosts.pop(origin, None)
         if timer is None or timer.is_flying:
             raise Violation(f"published twice, ended before, or never asked for: {entry}")
         return timer
 
     # -- what it reads
 
-    def _read(
-        self, timer_partition: TimerPartition, book: PartitionBook, progress: Progress, note: Note, expected: Expected
-    ) -> None:
+    def _read(self, commit: Commit) -> None:
+        book = commit.book
         book.forget_aborted()
-        for offset in sorted(offset for offset in book.unread if offset < progress.next_offset):
+        for offset in sorted(offset for offset in book.unread if offset < commit.progress.next_offset):
             unread = book.unread.pop(offset)
-            _check(
-                _state(unread.entry) is State.COMMITTED, f"{timer_partition}: C moved past an open transaction", unread
-            )
-            if unread.entry.is_undecodable:
-                self._refuse(unread.entry, "undecodable", expected)
-            elif unread.wish is None:
-                self._land(book, unread.entry, note, expected)
-            elif unread.wish.action in (MOVE, PAUSED, RESUMED):
-                self._take_move(timer_partition, book, unread.wish, unread.entry, note, expected)
-            elif not unread.wish.target and unread.wish.action != CANCEL:
-                (code,) = unread.wish.may
-                self._refuse(unread.entry, code, expected)
+            entry, wish = unread.entry, unread.wish
+            is_open = _state(entry) is not State.COMMITTED
+            _check(not is_open, f"{commit.partition}: C moved past an open transaction", unread)
+            if entry.is_undecodable:
+                self._refuse(commit, entry, "undecodable")
+            elif wish is None:
+                self._land(commit, entry)
+            elif wish.action in (MOVE, PAUSED, RESUMED):
+                self._take_move(commit, wish, entry)
+            elif not wish.target and wish.action != CANCEL:
+                (code,) = wish.may
+                self._refuse(commit, entry, code)
             else:
-                self._take(book, unread.wish, unread.entry, note, expected)
+                self._take(commit, wish, entry)
 
-    def _refuse(self, entry: Entry, code: str, expected: Expected) -> None:
-        expected.refused[entry.offset] = (code, entry)
-        expected.receipts[Said("rejected", entry.offset, entry.offset, None, code)] += 1
+    def _refuse(self, commit: Commit, entry: Entry, code: str) -> None:
+        commit.refused[entry.offset] = (code, entry)
+        commit.receipts[Said("rejected", entry.offset, entry.offset, None, code)] += 1
 
-    def _take(self, book: PartitionBook, wish: Wish, entry: Entry, note: Note, expected: Expected) -> None:
-        offset, rules = entry.offset, note.options.rules
+    def _take(self, commit: Commit, wish: Wish, entry: Entry) -> None:
+        book, note, offset, rules = commit.book, commit.note, entry.offset, commit.note.options.rules
         due_ms = wish.due_ms(entry.append_ms, rules.levels_ms)
         if wish.action != CANCEL:
-            code = _refusal(wish, due_ms, entry, note.options, book, expected.rejected.get(offset))
+            code = _refusal(wish, due_ms, entry, note.options, book, commit.rejected.get(offset))
             if code:
-                self._refuse(entry, code, expected)
+                self._refuse(commit, entry, code)
                 return
         origin = book.named_by(wish)
         if origin is not None:
-            self._end(book, origin, wish, offset, expected)
+            self._end(commit, origin, wish, offset)
         elif wish.action in (CANCEL, REPLACE):
-            expected.receipts[Said("not-found", offset, None, wish.id)] += 1
+            commit.receipts[Said("not-found", offset, None, wish.id)] += 1
         if wish.action != CANCEL:
             timer = TrackedTimer(wish, due_ms, entry, _key(due_ms, entry, offset, note), self._begun_ms)
             timer.scheduled_ms = due_ms
@@ -556,51 +542,44 @@ class Oracle:
             book.timers[offset] = timer
             if _is_limited(wish.target, note):
                 book.may_be_old.add(wish.target)
-            expected.receipts[Said("accepted", offset, offset, wish.id)] += 1
-            expected.accepted_ms[offset] = timer.own_due_ms()
+            commit.receipts[Said("accepted", offset, offset, wish.id)] += 1
+            commit.accepted_ms[offset] = timer.own_due_ms()
             if wish.id is not None:
                 book.ids[wish.id] = offset
 
-    def _end(self, book: PartitionBook, origin: int, wish: Wish, offset: int, expected: Expected) -> None:
-        ended = book.remove(origin)
+    def _end(self, commit: Commit, origin: int, wish: Wish, offset: int) -> None:
+        ended = commit.book.remove(origin)
         if ended.must_go_round:
-            expected.ghosts[origin] = ended
+            commit.ghosts[origin] = ended
         if ended.wish.id is not None and (wish.of is None or not (ended.is_flying or ended.must_go_round)):
-            expected.ended_ids.add(ended.wish.id)
+            commit.ended_ids.add(ended.wish.id)
         kind = "cancelled" if wish.action == CANCEL else "replaced"
-        expected.receipts[Said(kind, offset, origin, wish.id)] += 1
-        expected.dues_ms[origin] = ended.own_due_ms()
+        commit.receipts[Said(kind, offset, origin, wish.id)] += 1
+        commit.dues_ms[origin] = ended.own_due_ms()
         self.counts[kind] += 1
         self.counts["ended while paused"] += ended.due_ms >= PAUSED_MS
         self.counts["ended in flight"] += ended.is_flying
         self.counts["ended by origin"] += wish.of is not None
 
-    def _take_move(
-        self,
-        timer_partition: TimerPartition,
-        book: PartitionBook,
-        wish: Wish,
-        entry: Entry,
-        note: Note,
-        expected: Expected,
-    ) -> None:
-        due_ms = wish.due_ms(entry.append_ms, note.options.rules.levels_ms)
-        origin = book.named_by(wish)
-        timer = None if origin is None else book.timers[origin]
-        options, is_on_its_way = note.options, timer is not None and (timer.is_flying or timer.must_go_round)
+    def _take_move(self, commit: Commit, wish: Wish, entry: Entry) -> None:
+        options = commit.note.options
+        due_ms = wish.due_ms(entry.append_ms, options.rules.levels_ms)
+        origin = commit.book.named_by(wish)
+        timer = None if origin is None else commit.book.timers[origin]
+        is_on_its_way = timer is not None and (timer.is_flying or timer.must_go_round)
         is_move, is_same = wish.action == MOVE, False
         if not is_move and timer is not None:
             due_ms = timer.own_due_ms() + PAUSED_MS * (wish.action == PAUSED)
             is_same = (due_ms >= PAUSED_MS) == (timer.due_ms >= PAUSED_MS)
         if is_move and due_ms - entry.append_ms > options.rules.max_delay_ms:
-            self._refuse(entry, "too-far", expected)
+            self._refuse(commit, entry, "too-far")
         elif timer is None or origin is None:
-            expected.receipts[Said("not-found", entry.offset, None, wish.id)] += 1
+            commit.receipts[Said("not-found", entry.offset, None, wish.id)] += 1
         elif (
             not (is_on_its_way or is_same or timer.rolls)
             and _size(timer.wish) + _COPY_EXTRA_BYTES > options.max_message_bytes
         ):
-            self._refuse(entry, "too-large", expected)
+            self._refuse(commit, entry, "too-large")
         else:
             if not is_same:
                 timer.due_ms = due_ms
@@ -608,27 +587,24 @@ class Oracle:
                 timer.must_go_round = True
                 timer.moved_ms.add(due_ms)
             kind = "moved" if is_move else wish.action
-            expected.receipts[Said(kind, entry.offset, origin, wish.id)] += 1
-            expected.moved_ms[entry.offset] = due_ms % PAUSED_MS
+            commit.receipts[Said(kind, entry.offset, origin, wish.id)] += 1
+            commit.moved_ms[entry.offset] = due_ms % PAUSED_MS
             self.counts[kind if is_move else f"timers {kind}"] += not is_same
             self.counts["moved by origin"] += wish.of is not None
             self.counts["moved in flight"] += is_on_its_way
 
-    def _read_waits(
-        self, timer_partition: TimerPartition, book: PartitionBook, note: Note, journal: Entry | None
-    ) -> set[str]:
+    def _read_waits(self, commit: Commit, journal: Entry | None) -> set[str]:
         """Note the targets that wait from now on. Return those that were paused, and are, with no word in between."""
+        partition, book, note = commit.partition, commit.book, commit.note
         before, paused, since = book.waits, book.paused, book.control[0]
         book.control.append(note.control)
         waits = () if journal is None else JournalRecord.from_bytes(journal.value or b"").waits
         book.waits = {wait.target: wait for wait in waits}
-        known = {key.target: told for key, told in self._control.items() if key.timer_topic == timer_partition.topic}
+        known = {key.target: told for key, told in self._control.items() if key.timer_topic == partition.topic}
         asked = {target: {on for at, on in told if since <= at < note.control} for target, told in known.items()}
         for target in paused ^ book.paused:
             is_asked = (target in book.paused) in asked.get(target, ())
-            _check(
-                is_asked or self.only_outputs, f"{timer_partition}: paused or resumed, and nobody asked for it", target
-            )
+            _check(is_asked or self.only_outputs, f"{partition}: paused or resumed, and nobody asked for it", target)
         self.counts["paused"] += len(book.paused - paused)
         may_wait = self.failed_targets | _limited_targets(book, note)
         briefly_paused = {target for target, told in asked.items() if True in told}  # perhaps resumed before its commit
@@ -636,18 +612,19 @@ class Oracle:
         for target in book.waits.keys() - before.keys():
             is_asked = any(at < note.control for at, on in known.get(target, ()) if on)
             may_begin = is_asked or target in self.failed_targets or _is_limited(target, note)
-            _check(may_begin or self.only_outputs, f"{timer_partition}: a target waits without a reason", target)
+            _check(may_begin or self.only_outputs, f"{partition}: a target waits without a reason", target)
             self.counts["waits begun"] += 1
         self.counts["waits ended"] += len(before.keys() - book.waits.keys())
         return {target for target in paused & book.paused if not asked.get(target)}
 
-    def _land(self, book: PartitionBook, entry: Entry, note: Note, expected: Expected) -> None:
+    def _land(self, commit: Commit, entry: Entry) -> None:
+        book, note = commit.book, commit.note
         place = next((place for place, copy in book.flights.items() if _same(copy, entry)), None)
         # A copy that is made instead of a delivery is awaited from then on: a forged one may have been judged before.
         is_of_failed = entry.transaction is None and _target(entry) in self.failed_targets
-        if place is None or (is_of_failed and entry.offset in expected.rejected):
+        if place is None or (is_of_failed and entry.offset in commit.rejected):
             self.counts["genuine refused"] += entry.transaction is not None
-            self._refuse(entry, "not-ours", expected)
+            self._refuse(commit, entry, "not-ours")
             return
         self.counts["forged taken"] += entry.transaction is None
         rolled_ms = book.flights.pop(place).timestamp_ms
@@ -666,36 +643,29 @@ class Oracle:
 
     # -- what it publishes
 
-    def _leave(self, book: PartitionBook, origin: int, expected: Expected) -> None:
-        timer = book.remove(origin)
-        expected.dues_ms[origin] = timer.due_ms
+    def _leave(self, commit: Commit, origin: int) -> None:
+        timer = commit.book.remove(origin)
+        commit.dues_ms[origin] = timer.due_ms
         if timer.wish.series is not None:
-            expected.owed[origin] = timer
+            commit.owed[origin] = timer
 
-    def _check_may_leave(
-        self,
-        timer_partition: TimerPartition,
-        book: PartitionBook,
-        timer: TrackedTimer,
-        reached: Progress,
-        note: Note,
-        entry: Entry,
-    ) -> None:
+    def _check_may_leave(self, commit: Commit, timer: TrackedTimer, entry: Entry) -> None:
         """A timer that leaves is at or below K, or was held; and all that had to be read first is read."""
         if self.only_outputs:
             return
+        book, reached, note = commit.book, commit.progress, commit.note
         is_its_turn = timer.is_held or timer.may_rest or book.has_left(timer, reached.settled)
         _check(is_its_turn, "left, but its key is above K, or in a stretch that waits", (reached, book.waits, entry))
         is_late = timer.is_fresh and timer.key <= book.progress.settled
-        if not is_late and timer_partition not in note.paused:
-            skipped = [offset for offset in book.unread if offset < note.opened[timer_partition]]
+        if not is_late and commit.partition not in note.paused:
+            skipped = [offset for offset in book.unread if offset < note.opened[commit.partition]]
             _check(not skipped, "left before others were read that were there when it opened", (skipped, entry))
 
     def _check_refused(self, code: str, request: Entry, entry: Entry) -> None:
         self._check_rejected(request, entry, {code})
         self.counts["refused"] += 1
 
-    def _check_parked(self, timer: TrackedTimer, entry: Entry, expected: Expected, note: Note, *, is_old: bool) -> None:
+    def _check_parked(self, commit: Commit, timer: TrackedTimer, entry: Entry, *, is_old: bool) -> None:
         is_over = timer.wish.expire_ms is not None and entry.timestamp_ms >= timer.wish.expire_ms
         codes = {EXPIRED} if is_over else timer.wish.may - {DELIVERED}
         if (is_old or timer.wish.target in self.failed_targets) and not is_over:
@@ -703,17 +673,17 @@ class Oracle:
         if timer.wish.series is None:
             code = self._check_rejected(timer.entry, entry, codes)
         else:
-            successor_ms, later_ms = timer.successor_ms(), timer.next_ms(note.highest_ms)
-            if successor_ms is not None and successor_ms <= note.highest_ms and later_ms is None:
+            successor_ms, highest_ms = timer.successor_ms(), commit.note.highest_ms
+            if successor_ms is not None and successor_ms <= highest_ms and timer.next_ms(highest_ms) is None:
                 codes = codes | {"missed"}
             headers = timer.wish.occurrence_headers(timer.due_ms, timer.number)
             code = self._check_rejected(replace(timer.entry, headers=headers), entry, codes)
         self.counts["expired"] += is_over
         origin = timer.key.origin_offset
-        expected.receipts[Said("rejected", origin, origin, timer.wish.id, code)] += 1
+        commit.receipts[Said("rejected", origin, origin, timer.wish.id, code)] += 1
         self.counts["parked"] += 1
         if code == "missed":
-            del expected.owed[origin]
+            del commit.owed[origin]
             self.counts["missed to the end"] += 1
 
     def _check_rejected(self, request: Entry, entry: Entry, codes: set[str] | frozenset[str]) -> str:
@@ -725,10 +695,8 @@ class Oracle:
         _check((entry.key, entry.value) == (request.key, request.value), "bytes altered", entry)
         return code
 
-    def _check_delivered(
-        self, timer: TrackedTimer, log: Partition, entry: Entry, note: Note, expected: Expected
-    ) -> None:
-        wish, added = timer.wish, _check_as_wished(timer.wish, log, entry)
+    def _check_delivered(self, commit: Commit, timer: TrackedTimer, log: Partition, entry: Entry) -> None:
+        wish, note, added = timer.wish, commit.note, _check_as_wished(timer.wish, log, entry)
         _check(added["timer-deliver-ms"] == b"%d" % timer.due_ms, "another timer-deliver-ms", (timer.due_ms, entry))
         _check(added["timer-rolls"] == b"%d" % timer.rolls, "another timer-rolls", (timer.rolls, entry))
         _check(timer.due_ms <= entry.timestamp_ms <= note.highest_ms, "early", (timer.due_ms, note, entry))
@@ -741,29 +709,21 @@ class Oracle:
             _check(not is_missed, "delivered, though it was to be skipped", (timer, note.lowest_ms, entry))
             self.counts["occurrences"] += 1
             self.counts["later occurrences"] += timer.number > 1
-        expected.receipts[Said(DELIVERED, timer.key.origin_offset, timer.key.origin_offset, wish.id)] += 1
+        commit.receipts[Said(DELIVERED, timer.key.origin_offset, timer.key.origin_offset, wish.id)] += 1
         self.counts["delivered"] += 1
         self.counts["delivered after rolls"] += timer.rolls > 0
 
-    def _check_copy(
-        self,
-        timer_partition: TimerPartition,
-        book: PartitionBook,
-        timer: TrackedTimer,
-        log: Partition,
-        entry: Entry,
-        note: Note,
-    ) -> None:
-        wish, origin, rolls = timer.wish, timer.key.origin_offset, timer.rolls + 1
-        _check(log.number == timer_partition.partition, "a copy on another partition", entry)
+    def _check_copy(self, commit: Commit, timer: TrackedTimer, log: Partition, entry: Entry) -> None:
+        wish, note, origin, rolls = timer.wish, commit.note, timer.key.origin_offset, timer.rolls + 1
+        _check(log.number == commit.partition.partition, "a copy on another partition", entry)
         _check((entry.key, entry.value) == (wish.key, wish.value), "bytes altered", entry)
         says = dict(entry.headers).get("timer-deliver-ms")
         follows_rule = wish.series is not None and self._follow_rule(timer, wish.series, says, note)
         due_ms = next((ms for ms in timer.moved_ms if says == b"%d" % ms), timer.due_ms)
-        headers = wish.copy_headers(due_ms, f"{timer_partition}/{origin}", rolls, timer.number, timer.scheduled_ms)
+        headers = wish.copy_headers(due_ms, f"{commit.partition}/{origin}", rolls, timer.number, timer.scheduled_ms)
         _check([*entry.headers] == headers, "not the headers of a copy", (headers, entry))
         at_ms = entry.timestamp_ms
-        is_time = timer.key.visit_ms <= at_ms < timer.due_ms or _is_old(book, timer, entry, note)
+        is_time = timer.key.visit_ms <= at_ms < timer.due_ms or _is_old(commit, timer, entry)
         timer.was_leaving = timer.wish.target in self.failed_targets and timer.due_ms <= at_ms
         is_time |= timer.must_go_round or timer.was_leaving or follows_rule
         _check(is_time, "rolled at another time than its visit", (timer.key.visit_ms, entry))
@@ -771,8 +731,8 @@ class Oracle:
         timer.copy_due_ms, timer.moved_ms, timer.must_go_round = due_ms, set(), False
         _check(at_ms <= note.highest_ms, "rolled early", (note, entry))
         timer.is_flying = True
-        book.flights[origin, rolls] = entry
-        book.unread[entry.offset] = Unread(entry, None)
+        commit.book.flights[origin, rolls] = entry
+        commit.book.unread[entry.offset] = Unread(entry, None)
         self.counts["rolled"] += 1
 
     def _follow_rule(self, timer: TrackedTimer, series: Series, says: bytes | None, note: Note) -> bool:
@@ -798,23 +758,15 @@ class Oracle:
         timer.due_ms = timer.scheduled_ms = _next_time(timer, says, note)
         return True
 
-    def _check_next(
-        self,
-        timer_partition: TimerPartition,
-        book: PartitionBook,
-        timer: TrackedTimer,
-        log: Partition,
-        entry: Entry,
-        note: Note,
-    ) -> None:
+    def _check_next(self, commit: Commit, timer: TrackedTimer, log: Partition, entry: Entry) -> None:
         """A copy for the next occurrence, with the delivery or the rejection of this one."""
-        wish, origin, rolls = timer.wish, timer.key.origin_offset, timer.rolls + 1
+        wish, book, origin, rolls = timer.wish, commit.book, timer.key.origin_offset, timer.rolls + 1
         assert wish.series is not None
-        _check(log.number == timer_partition.partition, "a copy on another partition", entry)
+        _check(log.number == commit.partition.partition, "a copy on another partition", entry)
         _check((entry.key, entry.value) == (wish.key, wish.value), "bytes altered", entry)
         _check(timer.number < wish.series.most, "beyond the count of its rule", (timer, entry))
-        due_ms = _next_time(timer, dict(entry.headers).get("timer-deliver-ms"), note)
-        headers = wish.copy_headers(due_ms, f"{timer_partition}/{origin}", rolls, timer.number + 1, due_ms)
+        due_ms = _next_time(timer, dict(entry.headers).get("timer-deliver-ms"), commit.note)
+        headers = wish.copy_headers(due_ms, f"{commit.partition}/{origin}", rolls, timer.number + 1, due_ms)
         _check([*entry.headers] == headers, "not the headers of the next occurrence", (headers, entry))
         timer.number += 1
         timer.due_ms = timer.scheduled_ms = timer.copy_due_ms = due_ms
@@ -826,7 +778,7 @@ class Oracle:
         book.unread[entry.offset] = Unread(entry, None)
         self.counts["next occurrences"] += 1
 
-    def _said(self, book: PartitionBook, entry: Entry, expected: Expected) -> Said:
+    def _said(self, commit: Commit, entry: Entry) -> Said:
         """What a receipt says, where it is not wrong in itself."""
         told = _read_receipt(entry.value or b"{}")
         request, about = _offset(told["request"]), told.get("origin")
@@ -837,45 +789,46 @@ class Oracle:
         _check(id_ is not None or entry.key == (about and about.encode()), "not under its origin", entry)
         _check(told["at_ms"] == entry.timestamp_ms and not entry.headers, "a receipt of another time", entry)
         is_move = told["kind"] in ("moved", PAUSED, RESUMED)
-        by_request = expected.moved_ms if is_move else {"accepted": expected.accepted_ms}.get(told["kind"])
+        by_request = commit.moved_ms if is_move else {"accepted": commit.accepted_ms}.get(told["kind"])
         if by_request is not None:
             _check(told["due_ms"] == by_request.get(request), "another due", entry)
         elif "due_ms" in told:
-            _check(told["due_ms"] == expected.dues_ms.get(request if origin is None else origin), "another due", entry)
+            _check(told["due_ms"] == commit.dues_ms.get(request if origin is None else origin), "another due", entry)
         kind = told["kind"]
         if kind == "too-late":
-            _check(id_ in book.left_ids, "told too late, but nothing has left under that id", entry)
+            _check(id_ in commit.book.left_ids, "told too late, but nothing has left under that id", entry)
             self.counts["too late"] += 1
             kind = "not-found"
         return Said(kind, request, origin, id_, told.get("code"))
 
     # -- where it stands
 
-    def _check_progress(self, timer_partition: TimerPartition, progress: Progress, note: Note) -> None:
-        book = self._books[timer_partition]
+    def _check_progress(self, commit: Commit) -> None:
+        partition, book, progress, note = commit.partition, commit.book, commit.progress, commit.note
         before = book.progress
         book.progress = progress
         if self.only_outputs:
             return
         went_back = progress[0] < before[0] or progress[1] < before[1] or progress[2] < before[2]
-        _check(not went_back, f"{timer_partition} went back", (before, progress))
+        _check(not went_back, f"{partition} went back", (before, progress))
         low = min((timer.entry.offset for timer in book.live()), default=progress.next_offset)
-        _check(progress.low_offset == low, f"{timer_partition}: L is not {low}", progress)
+        _check(progress.low_offset == low, f"{partition}: L is not {low}", progress)
         for timer in book.live():
             if book.has_left(timer, progress.settled) and not timer.is_held:
-                _check(timer.is_fresh or timer.may_rest, f"{timer_partition}: K passed a live timer", (timer, progress))
+                _check(timer.is_fresh or timer.may_rest, f"{partition}: K passed a live timer", (timer, progress))
                 is_held = timer.may_rest or timer.key.visit_ms > note.lowest_ms
                 is_held |= timer.wish.target in book.may_be_old
-                _check(is_held, f"{timer_partition}: a late one was not settled", (timer, progress, note.lowest_ms))
+                _check(is_held, f"{partition}: a late one was not settled", (timer, progress, note.lowest_ms))
                 timer.is_held = True
                 self.counts["held"] += 1
-        self._check_waits_end(timer_partition, book, note)
+        self._check_waits_end(commit)
 
-    def _check_waits_end(self, timer_partition: TimerPartition, book: PartitionBook, note: Note) -> None:
+    def _check_waits_end(self, commit: Commit) -> None:
         """Demand that a target goes on in the order of all once none of its timers waits and it is not paused.
 
         A turn finds that out before the next transaction, unless it still reads what was there when it opened.
         """
+        book, note = commit.book, commit.note
         if not book.waits:
             return
         settled = book.progress.settled
@@ -883,7 +836,7 @@ class Oracle:
         due = {timer.wish.target for timer in book.live() if timer.is_held or timer.key.visit_ms <= now_ms}
         others = min((t.key for t in book.live() if not (t.is_held or t.wish.target in book.waits)), default=END)
         next_key = min(others, Key(note.lowest_ms, -1))  # K cannot go further
-        is_reading = any(offset < note.pace.openings.get(timer_partition, Opening()).end for offset in book.unread)
+        is_reading = any(offset < note.pace.openings.get(commit.partition, Opening()).end for offset in book.unread)
         idle = {
             wait.target
             for wait in book.waits.values()
@@ -892,7 +845,7 @@ class Oracle:
         }
         book.idle_waits = Counter({target: book.idle_waits[target] + 1 for target in idle})
         stuck = [target for target, commits in book.idle_waits.items() if commits > _IDLE_COMMITS]
-        _check(not stuck, f"{timer_partition}: its timers still wait, though none is due", (stuck, book.waits))
+        _check(not stuck, f"{commit.partition}: its timers still wait, though none is due", (stuck, book.waits))
 
 
 def _about(log: Partition, entry: Entry) -> tuple[TimerPartition, int]:
@@ -934,10 +887,10 @@ def _limited_targets(book: PartitionBook, note: Note) -> set[str]:
     return {target for target in {timer.wish.target for timer in book.timers.values()} if _is_limited(target, note)}
 
 
-def _is_old(book: PartitionBook, timer: TrackedTimer, entry: Entry, note: Note) -> bool:
+def _is_old(commit: Commit, timer: TrackedTimer, entry: Entry) -> bool:
     """Whether it has waited for its target for most of a window."""
-    old_ms = timer.key.visit_ms + note.options.rules.roll_window_ms * 3 // 4
-    return timer.wish.target in book.may_be_old and entry.timestamp_ms >= old_ms
+    old_ms = timer.key.visit_ms + commit.note.options.rules.roll_window_ms * 3 // 4
+    return timer.wish.target in commit.book.may_be_old and entry.timestamp_ms >= old_ms
 
 
 def _may_rest(timer: TrackedTimer, rolled_ms: int, note: Note) -> bool:

@@ -144,7 +144,7 @@ class World:
 
     def _create_topics(self) -> None:
         for timer_topic, journal in JOURNALS.items():
-            count = sum(timer_partition.topic == timer_topic for timer_partition in self.partitions)
+            count = sum(partition.topic == timer_topic for partition in self.partitions)
             for name in (timer_topic, journal):
                 self.kafka.create(name, max(1, count))
         self.kafka.create(ORDERS, ORDERS_PARTITIONS)
@@ -198,13 +198,11 @@ class World:
 
     def send_undecodable(self) -> None:
         """Nothing behind it is read before an operator skips it."""
-        timer_partition = self.poisoning.choice(self.partitions)
-        entry = self.kafka.produce(
-            timer_partition.topic, b"zeros", partition=timer_partition.partition, is_undecodable=True
-        )
-        self.oracle.undecodable(timer_partition, entry)
-        self.poison.append((timer_partition, entry.offset))
-        self.tell("undecodable %s/%d", timer_partition, entry.offset)
+        partition = self.poisoning.choice(self.partitions)
+        entry = self.kafka.produce(partition.topic, b"zeros", partition=partition.partition, is_undecodable=True)
+        self.oracle.undecodable(partition, entry)
+        self.poison.append((partition, entry.offset))
+        self.tell("undecodable %s/%d", partition, entry.offset)
         place, in_ms = self.poison[-1], self.poisoning.choice((0, 20, 300, self.reach_ms))
         self.timeline.at(self.timeline.now_ms + in_ms, lambda: self.kafka.skip(*place))
 
@@ -212,64 +210,61 @@ class World:
         self.planned -= 1
         self.send_one()
 
-    def send_one(
-        self, transaction: FakeTransaction | None = None, timer_partition: TimerPartition | None = None
-    ) -> None:
-        self.ask(
-            timer_partition or self.rng.choice(self.partitions), self.wishes.draw(self.timeline.now_ms), transaction
-        )
+    def send_one(self, transaction: FakeTransaction | None = None, partition: TimerPartition | None = None) -> None:
+        self.ask(partition or self.rng.choice(self.partitions), self.wishes.draw(self.timeline.now_ms), transaction)
 
         if self.origins.random() < self.origin_chance:
             self.ask_by_origin(self.origins.choice(self.partitions))
         if self.series.random() < self.series_chance:
             self.ask_again_and_again(self.series.choice(self.partitions))
 
-    def ask_again_and_again(self, timer_partition: TimerPartition) -> None:
+    def ask_again_and_again(self, partition: TimerPartition) -> None:
         """Ask for a recurring timer, and now and then meddle with it just as an occurrence is due."""
         rng, now_ms = self.series, self.timeline.now_ms
         wish = self.series_wishes.recurring(now_ms, self.reach_ms)
-        self.ask(timer_partition, wish)
+        self.ask(partition, wish)
         if wish.series is None or rng.random() < 0.5:
             return
-        due_ms = wish.due_ms(now_ms, self.rules_of(timer_partition).levels_ms)
+        due_ms = wish.due_ms(now_ms, self.rules_of(partition).levels_ms)
         if due_ms - now_ms > 2 * self.reach_ms:
             return
         at_ms = max(now_ms, due_ms + rng.randint(0, 2) * wish.series.step_ms + rng.choice((-1, 0, 1, 5, 20)))
         self.planned += 1
-        self.timeline.at(at_ms, lambda: self._meddle(timer_partition, wish))
+        self.timeline.at(at_ms, lambda: self._meddle(partition, wish))
 
-    def _meddle(self, timer_partition: TimerPartition, wish: Wish) -> None:
+    def _meddle(self, partition: TimerPartition, wish: Wish) -> None:
         """Cancel or move a recurring timer, or let its target take nothing for a while."""
         self.planned -= 1
         if wish.target in (ORDERS, BILLS) and not self.is_mended and self.series.random() < 0.2:
             self.take_away(wish.target, self.series)
         elif wish.id is not None:
-            self.ask(timer_partition, self.series_wishes.end_of(wish.id, self.timeline.now_ms))
+            self.ask(partition, self.series_wishes.end_of(wish.id, self.timeline.now_ms))
 
-    def ask_by_origin(self, timer_partition: TimerPartition) -> None:
+    def ask_by_origin(self, partition: TimerPartition) -> None:
         """Cancel or move a timer by its origin: one that lives, or whatever an offset holds."""
-        live = self.oracle.live_origins(timer_partition)
+        live = self.oracle.live_origins(partition)
         offset = self.origins.choice(live) if live and self.origins.random() < 0.7 else self.origins.randint(0, 60)
-        self.ask(timer_partition, self.origin_wishes.by_origin(*timer_partition, offset, self.timeline.now_ms))
+        self.ask(partition, self.origin_wishes.by_origin(*partition, offset, self.timeline.now_ms))
 
-    def ask(self, timer_partition: TimerPartition, wish: Wish, transaction: FakeTransaction | None = None) -> None:
+    def ask(self, partition: TimerPartition, wish: Wish, transaction: FakeTransaction | None = None) -> None:
         """Sends a request, or what an operator wants."""
         if wish.action in (PAUSE, RESUME):
-            self.control(Paused(timer_partition.topic, wish.target), on=wish.action == PAUSE)
+            self.control(Paused(partition.topic, wish.target), on=wish.action == PAUSE)
             return
-        entry = self.kafka.produce(
-            timer_partition.topic,
-            wish.value,
-            key=wish.key,
-            headers=wish.headers,
-            partition=timer_partition.partition,
-            transaction=transaction,
-        )
-        self.oracle.ask(timer_partition, wish, entry)
+        entry = self._produce(partition, wish, transaction)
+        self.oracle.ask(partition, wish, entry)
         if wish.target and wish.action not in (CANCEL, MOVE):
-            self.schedules.append((timer_partition, wish, entry))
+            self.schedules.append((partition, wish, entry))
         self.tell(
-            "request %s/%d at %d: %s %s", timer_partition, entry.offset, entry.append_ms, sorted(wish.may), wish.control
+            "request %s/%d at %d: %s %s", partition, entry.offset, entry.append_ms, sorted(wish.may), wish.control
+        )
+
+    def _produce(
+        self, partition: TimerPartition, asked: Wish | Entry, transaction: FakeTransaction | None = None
+    ) -> Entry:
+        topic, number = partition
+        return self.kafka.produce(
+            topic, asked.value, key=asked.key, headers=asked.headers, partition=number, transaction=transaction
         )
 
     def control(self, key: Paused, *, on: bool) -> None:
@@ -288,43 +283,35 @@ class World:
         if not self.has_forger:
             return
         for _ in range(self.rng.choice((1, 1, 3))):
-            timer_partition, found = self._forged()
+            partition, found = self._forged()
             if found is None:
                 return
-            entry = self.kafka.produce(
-                timer_partition.topic,
-                found.value,
-                key=found.key,
-                headers=found.headers,
-                partition=timer_partition.partition,
-            )
-            self.oracle.forged(timer_partition, entry)
-            self.tell("forged %s/%d at %d: %s", timer_partition, entry.offset, entry.append_ms, entry.headers)
+            entry = self._produce(partition, found)
+            self.oracle.forged(partition, entry)
+            self.tell("forged %s/%d at %d: %s", partition, entry.offset, entry.append_ms, entry.headers)
 
     def _forged(self) -> tuple[TimerPartition, Entry | None]:
         rng, drawn = self.rng, self.rng.random()
         far = [asked for asked in self.schedules if self._due_ms(asked) > self.timeline.now_ms]
         if drawn < 0.6 and far:
-            timer_partition, wish, entry = asked = rng.choice(far[-8:])
-            headers = wish.copy_headers(
-                self._due_ms(asked), f"{timer_partition}/{entry.offset}", rng.choice((1, 1, 1, 2))
-            )
+            partition, wish, entry = asked = rng.choice(far[-8:])
+            headers = wish.copy_headers(self._due_ms(asked), f"{partition}/{entry.offset}", rng.choice((1, 1, 1, 2)))
             made = replace(entry, headers=headers)
-            return timer_partition, made if drawn < 0.3 else self._altered(made)
-        timer_partition = rng.choice(self.partitions)
-        copies = [e for e in self.kafka.partition(timer_partition).everything() if ROLLS in dict(e.headers)][-6:]
+            return partition, made if drawn < 0.3 else self._altered(made)
+        partition = rng.choice(self.partitions)
+        copies = [e for e in self.kafka.partition(partition).everything() if ROLLS in dict(e.headers)][-6:]
         if not copies:
-            return timer_partition, None
+            return partition, None
         copy = rng.choice(copies)
-        return timer_partition, copy if drawn < 0.8 else self._altered(copy)
+        return partition, copy if drawn < 0.8 else self._altered(copy)
 
     def _due_ms(self, asked: tuple[TimerPartition, Wish, Entry]) -> int:
-        timer_partition, wish, entry = asked
-        return wish.due_ms(entry.append_ms, self.rules_of(timer_partition).levels_ms)
+        partition, wish, entry = asked
+        return wish.due_ms(entry.append_ms, self.rules_of(partition).levels_ms)
 
-    def rules_of(self, timer_partition: TimerPartition) -> Rules:
+    def rules_of(self, partition: TimerPartition) -> Rules:
         """Of one of the instances, by now."""
-        return self.instances[0].instance.options.of(timer_partition.topic).rules
+        return self.instances[0].instance.options.of(partition.topic).rules
 
     def _altered(self, copy: Entry) -> Entry:
         rng = self.rng
@@ -391,22 +378,20 @@ class World:
 
     def cancel_in_time(self) -> None:
         """Let two timers be due in the same ms, and a cancel of the first be read just then."""
-        timer_partition, in_ms = self.more.choice(self.partitions), self.more.choice((90, 250, 550))
-        owner = next(
-            (life for life in self.instances if life.member == self.group.owner[timer_partition]), self.instances[0]
-        )
+        partition, in_ms = self.more.choice(self.partitions), self.more.choice((90, 250, 550))
+        owner = next((life for life in self.instances if life.member == self.group.owner[partition]), self.instances[0])
         wishes = [self.more_wishes.far(owner.clock.now_ms() + in_ms, has_id=has_id) for has_id in (True, False)]
         for wish in wishes:
-            self.ask(timer_partition, wish)
+            self.ask(partition, wish)
         id_, at_ms = wishes[0].id or b"", self.timeline.now_ms + in_ms
-        self.timeline.at(at_ms, lambda: self.ask(timer_partition, self.more_wishes.cancel_of(id_)))
+        self.timeline.at(at_ms, lambda: self.ask(partition, self.more_wishes.cancel_of(id_)))
         self._turn_until(at_ms + 1)
 
     def hold(self) -> None:
         """Let a timer be held as the clock goes back behind K, let it leave, then kill the instance."""
-        timer_partition, life = self.more.choice(self.partitions), self.more.choice(self.instances)
+        partition, life = self.more.choice(self.partitions), self.more.choice(self.instances)
         for in_ms in (100, 50):
-            self.ask(timer_partition, self.more_wishes.far(life.clock.now_ms() + in_ms))
+            self.ask(partition, self.more_wishes.far(life.clock.now_ms() + in_ms))
             self._turn_until(self.timeline.now_ms + 1)
             if in_ms == 100:
                 for ms in (100, -100):
@@ -434,7 +419,7 @@ class World:
     def keep_a_copy(self) -> None:
         """Directories as they are now; they may come back much later."""
         life = self.rng.choice(self.instances)
-        self.olds.append({timer_partition: disk.copy() for timer_partition, disk in life.instance.disks.items()})
+        self.olds.append({partition: disk.copy() for partition, disk in life.instance.disks.items()})
 
     def come_back(self) -> None:
         """A directory from long ago, behind a retention that took what it would need to catch up.
@@ -453,20 +438,20 @@ class World:
         self.tell(f"{life.name} gets an old directory")
         self.counts["come back"] += 1
         life.instance.kill()
-        life.instance.disks |= {timer_partition: disk.copy() for timer_partition, disk in old.items()}
+        life.instance.disks |= {partition: disk.copy() for partition, disk in old.items()}
         life.start()
 
     def cross(self) -> None:
         """A timer is rolled while its cancel waits to be read before the copy; then somebody dies between the two."""
-        timer_partition, wish = self.rng.choice(self.partitions), self.wishes.far(self.timeline.now_ms + self.reach_ms)
+        partition, wish = self.rng.choice(self.partitions), self.wishes.far(self.timeline.now_ms + self.reach_ms)
         assert wish.id is not None
-        self.ask(timer_partition, wish)
+        self.ask(partition, wish)
         self._all_turn()
         hung = [self.kafka.begin("sender") for _ in range(2)]
-        self.send_one(hung[0], timer_partition)
-        self.ask(timer_partition, self.wishes.cancel_of(wish.id))
-        self.send_one(hung[1], timer_partition)
-        self.timeline.advance(self.rules_of(timer_partition).roll_window_ms)
+        self.send_one(hung[0], partition)
+        self.ask(partition, self.wishes.cancel_of(wish.id))
+        self.send_one(hung[1], partition)
+        self.timeline.advance(self.rules_of(partition).roll_window_ms)
         self._all_turn()
         for transaction in hung:  # there may be a checkpoint between the cancel and the copy
             self.rng.choice((self.kafka.commit, self.kafka.abort))(transaction)
@@ -476,13 +461,13 @@ class World:
     def be_away(self) -> None:
         """A directory comes back: what it held has ended or moved, L too, and retention took that time away."""
         life = self.rng.choice(self.instances)
-        for timer_partition in self.partitions:
-            self.ask(timer_partition, self.wishes.far(self.timeline.now_ms + self.reach_ms))
+        for partition in self.partitions:
+            self.ask(partition, self.wishes.far(self.timeline.now_ms + self.reach_ms))
         self._all_turn()
-        old = {timer_partition: disk.copy() for timer_partition, disk in life.instance.disks.items()}
-        for timer_partition in self.partitions:
-            for id_ in self.oracle.live_ids(timer_partition):
-                self.ask(timer_partition, self.wishes.end_of(id_, self.timeline.now_ms))
+        old = {partition: disk.copy() for partition, disk in life.instance.disks.items()}
+        for partition in self.partitions:
+            for id_ in self.oracle.live_ids(partition):
+                self.ask(partition, self.wishes.end_of(id_, self.timeline.now_ms))
         self._all_turn()
         self.send()
         self.turns()
@@ -495,11 +480,11 @@ class World:
                 life.turn()
 
     def move(self) -> None:
-        timer_partition, life = self.rng.choice(self.partitions), self.rng.choice(self.instances)
+        partition, life = self.rng.choice(self.partitions), self.rng.choice(self.instances)
         if life.is_up:
-            self.tell(f"{timer_partition} is to move to {life.name}")
+            self.tell(f"{partition} is to move to {life.name}")
             self.counts["moves"] += 1
-            self.group.move(timer_partition, life.member)
+            self.group.move(partition, life.member)
 
     def put_out(self) -> None:
         """A session times out; the instance does not know."""
@@ -527,12 +512,10 @@ class World:
 
         An expired journal without progress means lost progress: the bridge refuses to start.
         """
-        for timer_partition in self.partitions:
-            low = self.oracle.progress(timer_partition).low_offset
-            log, journal = (
-                self.kafka.partition(timer_partition),
-                self.kafka.partition(TimerPartition(JOURNALS[timer_partition.topic], timer_partition.partition)),
-            )
+        for partition in self.partitions:
+            low = self.oracle.progress(partition).low_offset
+            log = self.kafka.partition(partition)
+            journal = self.kafka.partition(TimerPartition(JOURNALS[partition.topic], partition.partition))
             low_ms = next((entry.append_ms for entry in log.everything() if entry.offset >= low), self.timeline.now_ms)
             log.delete_before(min(low, log.last_stable))
             decided_ms = low_ms - 2 * SKEW_MS
@@ -639,11 +622,11 @@ class World:
         raise Violation(f"lost: {self.oracle.describe_unsettled()}")
 
     def resume_all(self) -> None:
-        for timer_partition, target in self.oracle.paused():
-            self.control(Paused(timer_partition.topic, target), on=False)
-        for timer_partition in self.partitions:
-            for offset in self.oracle.paused_origins(timer_partition):
-                self.ask(timer_partition, self.origin_wishes.resume_of(*timer_partition, offset))
+        for partition, target in self.oracle.paused():
+            self.control(Paused(partition.topic, target), on=False)
+        for partition in self.partitions:
+            for offset in self.oracle.paused_origins(partition):
+                self.ask(partition, self.origin_wishes.resume_of(*partition, offset))
 
     def delete_pending(self) -> None:
         """Delete what was read, as retention does, also if it is pending: only the stores know it from now on.
@@ -655,20 +638,14 @@ class World:
         self.counts["pending deleted"] += 1
         self.is_pending_deleted = True
         (life,) = self.instances
-        for timer_partition, phase in life.instance.bridge.phases.items() if life.instance.is_running else ():
-            log = self.kafka.partition(timer_partition)
+        for partition, phase in life.instance.bridge.phases.items() if life.instance.is_running else ():
+            log = self.kafka.partition(partition)
             if phase is Phase.OPEN:
-                log.delete_before(min(self.oracle.progress(timer_partition).next_offset, log.last_stable))
+                log.delete_before(min(self.oracle.progress(partition).next_offset, log.last_stable))
         if self.apart.random() < 0.5:
             life.stop()
-            checkpoints = {
-                timer_partition: read_checkpoint(disk) for timer_partition, disk in life.instance.disks.items()
-            }
-            self.kept = {
-                timer_partition: found.progress.next_offset
-                for timer_partition, found in checkpoints.items()
-                if found is not None
-            }
+            checkpoints = {place: read_checkpoint(disk) for place, disk in life.instance.disks.items()}
+            self.kept = {place: each.progress.next_offset for place, each in checkpoints.items() if each is not None}
             life.start()
 
     def live_once_more(self) -> None:
@@ -710,13 +687,13 @@ class World:
 
         def send() -> None:
             now_ms = self.timeline.now_ms
-            for timer_partition in self.partitions:
-                self.ask(timer_partition, hostile.far(now_ms + self.strangers.randint(0, 100), BILLS))
+            for partition in self.partitions:
+                self.ask(partition, hostile.far(now_ms + self.strangers.randint(0, 100), BILLS))
                 drawn = hostile.draw(now_ms)
                 if drawn.action not in (PAUSE, RESUME):
-                    self.ask(timer_partition, drawn)
-                self.ask(timer_partition, innocents.far(now_ms + EACH_MS, has_id=False))
-                due_ms[f"{timer_partition}/{self.schedules[-1][2].offset}"] = now_ms + EACH_MS
+                    self.ask(partition, drawn)
+                self.ask(partition, innocents.far(now_ms + EACH_MS, has_id=False))
+                due_ms[f"{partition}/{self.schedules[-1][2].offset}"] = now_ms + EACH_MS
 
         began_ms = self.timeline.now_ms
         for at_ms in range(began_ms, began_ms + STRANGERS_MS, EACH_MS):
@@ -862,9 +839,7 @@ class InstanceRuns:
         elif fate == "deleted":
             self.instance.lose_disks()
         elif fate == "old" and world.olds:
-            self.instance.disks |= {
-                timer_partition: disk.copy() for timer_partition, disk in rng.choice(world.olds).items()
-            }
+            self.instance.disks |= {partition: disk.copy() for partition, disk in rng.choice(world.olds).items()}
         if rng.random() < 0.6:
             self.start()
 
@@ -927,23 +902,21 @@ class InstanceRuns:
         pace = InstancePace(dict(self.openings), self._passed_ms, self.own_turns, self.clock.error_ms)
         return Note(self._highest_ms, self._lowest_ms, *told, self._turn_ms, pace)
 
-    def _check_opened(self, timer_partition: TimerPartition) -> None:
+    def _check_opened(self, partition: TimerPartition) -> None:
         """A partition that was just opened holds what its requests say."""
         world = self.world
         self._see_clock()
-        self.openings[timer_partition] = Opening(self._passed_ms, world.kafka.partition(timer_partition).last_stable)
+        self.openings[partition] = Opening(self._passed_ms, world.kafka.partition(partition).last_stable)
         self.own_turns.clear()
-        if world.oracle.only_outputs or world.group.owner[timer_partition] != self.member:
+        if world.oracle.only_outputs or world.group.owner[partition] != self.member:
             return
         world.oracle.observe()
-        if world.kafka.partition(timer_partition).first > world.oracle.progress(timer_partition).low_offset:
-            store = self.instance.bridge.partitions[timer_partition].store
-            world.oracle.forget_deleted(
-                timer_partition, set(_live(store)["origin"].tolist()), world.kept.get(timer_partition, 0)
-            )
-        pending, expected = self.pending()[timer_partition], world.oracle.pending(timer_partition)
+        if world.kafka.partition(partition).first > world.oracle.progress(partition).low_offset:
+            store = self.instance.bridge.partitions[partition].store
+            world.oracle.forget_deleted(partition, set(_live(store)["origin"].tolist()), world.kept.get(partition, 0))
+        pending, expected = self.pending()[partition], world.oracle.pending(partition)
         if pending != expected:
-            raise Violation(f"{self.name} rebuilt {timer_partition} with {pending} timers, {expected} live")
+            raise Violation(f"{self.name} rebuilt {partition} with {pending} timers, {expected} live")
 
     def _check_pending(self) -> None:
         """When nothing is on its way, a partition holds as many timers as its requests say: after commits, openings."""
@@ -955,16 +928,16 @@ class InstanceRuns:
         state = (self.world.oracle.commits, *bridge.partitions.values())
         if state == self._checked:
             return
-        if any(self.world.group.owner[timer_partition] != self.member for timer_partition in bridge.partitions):
+        if any(self.world.group.owner[partition] != self.member for partition in bridge.partitions):
             return
-        for timer_partition, pending in self.pending().items():
-            expected = self.world.oracle.pending(timer_partition)
+        for partition, pending in self.pending().items():
+            expected = self.world.oracle.pending(partition)
             if pending != expected:
-                raise Violation(f"{self.name} counts {pending} timers of {timer_partition}, {expected} live")
-            store = bridge.partitions[timer_partition].store
+                raise Violation(f"{self.name} counts {pending} timers of {partition}, {expected} live")
+            store = bridge.partitions[partition].store
             if store.queries.pending_bytes != (live_bytes := int(_live(store)["body_size"].sum())):
                 raise Violation(
-                    f"{self.name} counts {store.queries.pending_bytes} bytes of {timer_partition}, {live_bytes} live"
+                    f"{self.name} counts {store.queries.pending_bytes} bytes of {partition}, {live_bytes} live"
                 )
         ranges, expected_ranges = bridge.due_ranges(), self.world.oracle.due_ranges(bridge.partitions)
         if ranges != expected_ranges:
