@@ -53,7 +53,7 @@ def test_a_unit_lies_in_its_52_bytes_as_rip_43_says() -> None:
 @given(
     key=ANY_BYTES,
     value=ANY_BYTES,
-    headers=st.lists(st.tuples(st.text(st.characters(codec="utf-8"), max_size=8), ANY_BYTES)),
+    headers=st.lists(st.tuples(st.text(max_size=8), ANY_BYTES)),
     due_ms=st.integers(0, 2**63 - 1),
     id_=ANY_BYTES,
 )
@@ -184,33 +184,6 @@ def test_an_extent_without_pending_units_is_free_at_the_next_start() -> None:
     link(on, ints(0, 50_000), ints(0, 52))
     on.settle(ints(0))
     assert used(disk, 10_000) == [1]
-
-
-def test_each_extent_of_a_wheel_is_allocated_before_its_first_slot_is_used() -> None:
-    """If that fails, nothing has changed, and the wheel has not grown."""
-    disk = SimDisk()
-    mapping = disk.map("wheel", 10_000 * SLOT_SIZE)
-    on = Wheel(mapping, tick_ms=10, slots=10_000)
-    link(on, ints(10), ints(0))
-    before = disk.contents()
-    for room in range(2):
-        disk.fail_append(room)
-        for _ in range(2):
-            with pytest.raises(OSError, match="simulated"):
-                link(on, ints(20, 50_000, 99_990), ints(52, 104, 156))
-            assert disk.contents() == before
-            disk.fail_append(0)
-            assert link(on, ints(20), ints(52)) == [-1], "its extent has room"
-            on.settle(ints(20))
-            before = disk.contents()
-        disk.mend()
-    assert (on.next_time(-1, 1 << 40), on.next_time(1, 9_999), on.slot(5_000)) == (1, None, (-1, -1, 0))
-    link(on, ints(20, 50_000, 99_990), ints(104, 156, 208))
-    assert (on.next_time(2, 1 << 40), on.next_time(5_000, 9_999)) == (5_000, 9_999)
-    on.settle(ints(10, 50_000))
-    assert (on.slot(1), on.slot(2), on.slot(9_999)) == ((-1, -1, 0), (104, 104, 1), (208, 208, 1))
-    on.close()
-    mapping.close()
 
 
 def test_case_11_an_undrained_slot_is_never_overwritten() -> None:
