@@ -120,9 +120,7 @@ def test_the_loop_runs_while_a_call_blocks(outbox: Outbox) -> None:
     asyncio.run(main())
 
 
-def test_many_requests_wait_for_their_acknowledgements_at_a_time_and_a_cancelled_wait_disturbs_no_other(
-    outbox: Outbox,
-) -> None:
+def test_many_requests_wait_at_a_time_and_a_cancelled_wait_disturbs_no_other(outbox: Outbox) -> None:
     async def main() -> None:
         outbox.hold = True
         async with client(outbox) as timers:

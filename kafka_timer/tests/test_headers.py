@@ -46,38 +46,16 @@ def code(asked: Asked) -> str:
 
 
 NO_NUMBERS = [
-    *(
-        b"",
-        b" ",
-        b" 5",
-        b"5 ",
-        b"+5",
-        b"-5",
-        b"-0",
-        b"5.0",
-        b"5e3",
-        b"0x10",
-        b"1_000",
-        b"five",
-        b"5\x00",
-        b"5\n",
-        b"NaN",
-    ),
-    *(
-        "\u0663".encode(),
-        b"\xff\xfe",
-        b"%d" % 2**63,
-        b"%d" % 2**64,
-        b"9" * 400,
-        None,
-    ),  # the first is a digit, but no ASCII
+    *(b"", b" ", b" 5", b"5 ", b"+5", b"-5", b"-0", b"5.0", b"5e3", b"0x10", b"1_000", b"five", b"5\x00", b"5\n"),
+    *("\u0663".encode(), b"\xff\xfe", b"NaN", b"%d" % 2**63, b"%d" % 2**64, b"9" * 400),  # the first: no ASCII digit
+    None,
 ]
 
 
 @pytest.mark.parametrize("name", ["timer-deliver-ms", "timer-delay-ms", "timer-partition"])
-@pytest.mark.parametrize("value", NO_NUMBERS)
-def test_a_number_that_is_not_plain_or_out_of_range_is_a_bad_header(name: str, value: bytes | None) -> None:
-    assert code(ask((name, value))) == "bad-header"
+def test_a_number_that_is_not_plain_or_out_of_range_is_a_bad_header(name: str) -> None:
+    for value in NO_NUMBERS:
+        assert code(ask((name, value))) == "bad-header", value
 
 
 OWN = Schedule("orders", NOW_MS + 1000, -1)

@@ -74,10 +74,10 @@ def test_a_profile_that_is_not_on_has_no_say(name: str) -> None:
 
 
 @EACH
-@pytest.mark.parametrize("header", sorted(CONTROL - {"timer-origin", "timer-rolls", "timer-profile"}))
-def test_any_header_of_ours_makes_it_native(name: str, header: str) -> None:
-    headers = [*LEAST[name], (header, b"1")]
-    assert ask(headers) == parse(headers, NOW_MS, rules())
+def test_any_header_of_ours_makes_it_native(name: str) -> None:
+    for header in sorted(CONTROL - {"timer-origin", "timer-rolls", "timer-profile"}):
+        headers = [*LEAST[name], (header, b"1")]
+        assert ask(headers) == parse(headers, NOW_MS, rules()), header
 
 
 @EACH
@@ -88,11 +88,9 @@ def test_without_its_topic_or_time_it_is_refused(name: str) -> None:
 
 
 @EACH
-@pytest.mark.parametrize(
-    "target", [b"", None, b"a b", b"..", b"__consumer_offsets", b"timer.requests", b"x" * 250, b"caf\xc3\xa9"]
-)
-def test_illegal_targets_are_the_same_for_all_profiles(name: str, target: bytes | None) -> None:
-    assert code(ask(changed(name, PROFILES[name].topic, target))) == "bad-target"
+def test_illegal_targets_are_the_same_for_all_profiles(name: str) -> None:
+    for target in (b"", None, b"a b", b"..", b"__consumer_offsets", b"timer.requests", b"x" * 250, b"caf\xc3\xa9"):
+        assert code(ask(changed(name, PROFILES[name].topic, target))) == "bad-target", target
 
 
 @EACH
@@ -114,11 +112,9 @@ NUMBERS = [
 
 
 @pytest.mark.parametrize(("name", "header"), NUMBERS)
-@pytest.mark.parametrize("value", NO_NUMBERS)
-def test_a_number_that_does_not_parse_is_a_bad_header_and_never_at_once(
-    name: str, header: str, value: bytes | None
-) -> None:
-    assert code(ask(changed(name, header, value))) == "bad-header"
+def test_a_number_that_does_not_parse_is_a_bad_header_and_never_at_once(name: str, header: str) -> None:
+    for value in NO_NUMBERS:
+        assert code(ask(changed(name, header, value))) == "bad-header", value
 
 
 @pytest.mark.parametrize(

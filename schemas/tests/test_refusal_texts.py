@@ -20,17 +20,8 @@ RULES = Rules(
 )
 VALUES = (
     *(None, b"", b" ", b"5s", b"it's", b'"', b"\\", b"\n", b"\0", b"\xff\xfe", "zwölf".encode(), b"\xe2\x80\xae"),
-    *(
-        b"x" * 2000,
-        b"\xff" * 2000,
-        b"-5",
-        b"5",
-        b"1700000000",
-        b"1700000000000000",
-        b"1000000000000",
-        b"9" * 19,
-        b"9" * 400,
-    ),
+    *(b"x" * 2000, b"\xff" * 2000, b"-5", b"5", b"1700000000", b"1700000000000000", b"1000000000000"),
+    *(b"9" * 19, b"9" * 400),
     *(b"* * * *", b"61 * * * *", b"L * * * */2", b"*/5 * L * 1#2", b"0 0 30 2 *", b"Europe/Atlantis", b"../x", b"/etc"),
     *(b"cancel", b"replace", b"move", b"pause", b"tombstone", b"REPLACE", b"timer.requests", b"__consumer_offsets"),
     *(b"2.0.0", b"2026-12-24T18:00:00", b"9999-12-31T23:59:59Z", b"0001-01-01T00:00:00Z", b"2026-13-01T00:00:00Z"),
@@ -64,7 +55,7 @@ def refusals() -> set[Refusal]:
     theirs = [name for profile in PROFILES.values() for name in profile.control]
     for least, name, value in product(LEAST, (*NAMES, *theirs), VALUES):
         others = [pair for pair in least if pair[0] != name]
-        for sent in ([*others, (name, value)], [*least, (name, value)], others):
+        for sent in ([*others, (name, value)], [*least, (name, value)], *([others] if not value else [])):
             for key in (b"k", b"k" * 1025) if value is None else (None,):
                 asked = read(sent, NOW_MS, RULES, key, b"v")
                 if isinstance(asked, Schedule) and asked.recurrence is not None:
