@@ -5,10 +5,9 @@ They import the standard library, pytest, confluent_kafka and the client that us
 
     processes.py   `timer-bridge` processes, and waits for conditions
     history.py     one timer topic, the bridges of its group, and the check that each timer came once
-    console.py     Kafka's console producer and console consumer
 """
 
 import pytest
 
 # Failed assertions in these modules show their values, as in a test.
-pytest.register_assert_rewrite(f"{__name__}.history", f"{__name__}.processes", f"{__name__}.console")
+pytest.register_assert_rewrite(f"{__name__}.history", f"{__name__}.processes")

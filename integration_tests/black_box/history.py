@@ -11,9 +11,11 @@ history.demand_each_once()                            # read from the topics by 
 """
 
 import json
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -126,15 +128,11 @@ class History:
         until(is_visible, f"{partitions} partitions")
         self._producer = self._new_producer()  # the old one knows the old partitions
 
-    def bridge(self, name: str, *options: str) -> Bridge:
-        """Return a further instance of the group, not started yet."""
-        bridge = Bridge(name, self._folder, [*self._arguments, *options])
+    def bridge(self, name: str) -> Bridge:
+        """Return a static member of the group: after a kill and a lost disk it gets its partitions again at once."""
+        bridge = Bridge(name, self._folder, [*self._arguments, "--kafka", f"group.instance.id={name}"])
         self._bridges.append(bridge)
         return bridge
-
-    def static_bridge(self, name: str) -> Bridge:
-        """Return a static member: after a kill and a lost disk it gets its partitions again at once."""
-        return self.bridge(name, "--kafka", f"group.instance.id={name}")
 
     def send(
         self, value: bytes | None, headers: Headers, *, key: bytes | None = None, partition: int = -1
@@ -153,6 +151,28 @@ class History:
 
     def flush(self) -> None:
         assert self._producer.flush(PATIENCE_S) == 0
+
+    @contextmanager
+    def load(self) -> Iterator[None]:
+        """Send 20 timers each 100 ms, due in 0 to 2 s, and cancel two of them."""
+        over, failed = threading.Event(), []
+
+        def run() -> None:
+            try:
+                while not over.wait(0.1):
+                    self.schedule(18, 0, 2000)
+                    self.cancel(self.schedule(2, 1500, 2000, ids=True))
+            except BaseException as error:  # noqa: BLE001
+                failed.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+        assert failed == []
 
     def schedule(self, count: int, first_ms: int, last_ms: int, *, ids: bool = False) -> list[Timer]:
         """Send `count` timers, due evenly from `first_ms` to `last_ms` after now. Return when all are acknowledged."""
@@ -200,10 +220,10 @@ class History:
     def delivered(self) -> list[Any]:
         return self.read(self.target)
 
-    def until_delivered(self, timers: Sequence[Timer], count: int | None = None) -> None:
-        """Wait until `count` of these timers have been delivered; without `count`, all."""
-        wanted, goal = {timer.value for timer in timers}, len(timers) if count is None else count
-        until(lambda: len(wanted & {each.value() for each in self.delivered()}) >= goal, f"{goal} deliveries")
+    def until_delivered(self, timers: Sequence[Timer]) -> None:
+        """Wait until these timers have been delivered."""
+        wanted = {timer.value for timer in timers}
+        until(lambda: wanted <= {each.value() for each in self.delivered()}, f"{len(wanted)} deliveries")
 
     def pending(self) -> list[Timer]:
         """Return the timers that are neither cancelled nor delivered so far."""

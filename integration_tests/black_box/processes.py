@@ -66,15 +66,16 @@ class Process:
 
         until(is_there, f"{text!r} in {self.log}")
 
-    def end(self, by: signal.Signals) -> int:
-        """Return the exit code, which is negative if the process died of the signal."""
-        self._child.send_signal(by)
+    def end(self, by: signal.Signals | None = None) -> int:
+        """Return the exit code, which is negative if the process died of the signal `by`."""
+        if by is not None:
+            self._child.send_signal(by)
         try:
             return self._child.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             self._child.kill()
             self._child.wait()
-            raise AssertionError(f"did not end after {by.name}:\n{self.tail()}") from None
+            raise AssertionError(f"did not end after {by!r}:\n{self.tail()}") from None
 
     @property
     def is_up(self) -> bool:
@@ -95,13 +96,10 @@ class Bridge:
         self._arguments = ["run", *arguments, "--data-dir", str(self._data), "--http-port", str(self._port)]
         self._lives: list[Process] = []
 
-    def launch(self) -> None:
+    def start(self, *options: str) -> None:
+        """Start a life with further options, and wait until it is ready."""
         log = self._folder / f"life-{len(self._lives)}.log"
-        self._lives.append(Process(self._arguments, self._folder, log))
-
-    def start(self) -> None:
-        """Launch it, and wait until it is ready."""
-        self.launch()
+        self._lives.append(Process([*self._arguments, *options], self._folder, log))
         self._life.await_line("timer-bridge is ready")
 
     def stop(self) -> None:
@@ -119,6 +117,11 @@ class Bridge:
         assert [each for each in self._data.rglob("*") if each.is_file()]
         shutil.rmtree(self._data)
         assert not self._data.exists()
+
+    def verify(self) -> None:
+        """Check the stores of the stopped bridge by `timer-bridge verify`."""
+        checked = Process(["verify", str(self._data)], self._folder, self._folder / "verify.log")
+        assert checked.end() == 0, checked.tail()
 
     def recovered(self, how: str) -> set[str]:
         """Return the partitions that this life recovered `from Kafka alone`, or `from its directory`."""

@@ -1,7 +1,14 @@
-"""Kills, lost disks, cancels in a backlog and replayed copies: each timer exactly once, none early."""
+"""Kills, lost disks, cancels in a backlog and replayed copies: each timer exactly once, none early.
 
+KILLS=50 pytest integration_tests/black_box/test_faults.py       kills under load; the default is 2
+"""
+
+import os
+import random
+import time
 from collections import Counter
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -11,29 +18,35 @@ from .processes import until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800)]
 
+KILLS = int(os.environ.get("KILLS", "2"))
+LIFE_S = (0.5, 2.5)
 HOUR_MS = 3_600_000
 LONG_BACKLOG = 3000
 """More requests than a bridge reads in one turn."""
 ALONE, DIRECTORY = "from Kafka alone", "from its directory"
 
 
-def test_bridges_are_killed_with_timers_pending_and_lose_their_disks(make_history: Callable[..., History]) -> None:
-    history = make_history(2)
-    bridge = history.static_bridge("a")
-    bridge.start()
-    for is_lost in (False, True):
-        history.until_delivered(history.schedule(30, 0, 500))
-        history.schedule(80, 0, 8000)
-        ended = history.schedule(20, 6000, 8000, ids=True)
-        history.until_answered(history.cancel(ended))
-        bridge.kill()
-        assert len(history.pending()) > 10
-        if is_lost:
-            bridge.lose_disk()
-        bridge.start()
-        assert not is_lost or len(bridge.recovered(ALONE)) == history.partitions
-    assert ["cancelled"] in history.outcomes().values()
+@pytest.mark.parametrize(
+    "engines", [("wheel",), ("rocksdb",), pytest.param(("wheel", "rocksdb"), marks=pytest.mark.slow)], ids="-then-".join
+)
+def test_case_22_and_23_a_bridge_is_killed_under_load_and_loses_its_disk(
+    make_history: Callable[..., History], engines: tuple[str, ...]
+) -> None:
+    """engines: the engine of each start, in turn. A start with another engine rebuilds the store."""
+    history, engine, rng = make_history(2, "--roll-window", "1s"), cycle(engines), random.Random(11)
+    bridge = history.bridge("a")
+    bridge.start("--engine", next(engine))
+    with history.load():
+        for kill in range(KILLS):
+            time.sleep(rng.uniform(*LIFE_S))
+            bridge.kill()
+            if is_lost := kill == KILLS // 2:
+                bridge.lose_disk()
+            bridge.start("--engine", next(engine))
+            assert not is_lost or len(bridge.recovered(ALONE)) == history.partitions
     history.demand_each_once()
+    assert ["cancelled"] in history.outcomes().values()
+    bridge.verify()
 
 
 def until_due(timers: list[Timer]) -> None:
@@ -42,7 +55,7 @@ def until_due(timers: list[Timer]) -> None:
 
 def test_cancels_wait_in_a_backlog_while_no_bridge_runs(make_history: Callable[..., History]) -> None:
     history = make_history(2)
-    bridge = history.static_bridge("a")
+    bridge = history.bridge("a")
     bridge.start()
     for is_lost in (False, True):
         stored = history.schedule(30, 3000, 4000, ids=True)
@@ -70,7 +83,7 @@ def test_cancels_wait_in_a_backlog_while_no_bridge_runs(make_history: Callable[.
 
 def test_copies_of_rolled_timers_are_replayed(make_history: Callable[..., History]) -> None:
     history = make_history(2, "--roll-window", "2s")
-    bridge = history.static_bridge("a")
+    bridge = history.bridge("a")
     bridge.start()
     history.schedule(20, 4000, 7000)
     far = history.schedule(40, HOUR_MS, HOUR_MS, ids=True)

@@ -1,15 +1,13 @@
-"""Instances come, go and restart under a load, and a timer topic grows: each timer exactly once, none early."""
+"""A timer topic grows: each timer exactly once, none early."""
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 
 from kafka_timer import TimerProducer
 
 from .history import History, Timer, headers_of, now_ms
-from .processes import Bridge, until
+from .processes import until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800)]
 
@@ -28,73 +26,10 @@ def kinds_by_id(history: History) -> dict[str | None, list[str]]:
     return {id_: sorted(kinds) for id_, kinds in told.items()}
 
 
-@contextmanager
-def load(history: History) -> Iterator[None]:
-    """Send 20 timers each 100 ms, due in 0 to 2 s, and cancel two of them."""
-    over, failed = threading.Event(), []
-
-    def run() -> None:
-        try:
-            while not over.wait(0.1):
-                history.schedule(18, 0, 2000)
-                history.cancel(history.schedule(2, 1500, 2000, ids=True))
-        except BaseException as error:  # noqa: BLE001
-            failed.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-    assert failed == []
-
-
-def until_shared(*bridges: Bridge, partitions: int) -> None:
-    """Wait until each of these bridges is ready and serves some of the partitions, and together they serve all."""
-
-    def is_shared() -> bool:
-        counts = [bridge.running() for bridge in bridges]
-        return min(counts) > 0 and sum(counts) == partitions
-
-    until(is_shared, "partitions are shared out")
-
-
-def until_more_delivered(history: History, count: int = 50) -> None:
-    goal = len(history.delivered()) + count
-    until(lambda: len(history.delivered()) >= goal, f"{count} more deliveries")
-
-
-def test_instances_are_added_restarted_one_by_one_and_removed(make_history: Callable[..., History]) -> None:
-    history = make_history(4, "--no-static-membership")  # so that a stop hands over at once
-    first, *others = bridges = [history.bridge(name) for name in "abc"]
-    first.start()
-    until_shared(first, partitions=4)
-    with load(history):
-        until_more_delivered(history)
-        for bridge in others:
-            bridge.start()
-        until_shared(*bridges, partitions=4)
-        until_more_delivered(history)
-        for bridge in bridges:
-            bridge.stop()
-            until_shared(*(each for each in bridges if each is not bridge), partitions=4)
-            bridge.start()
-            until_shared(*bridges, partitions=4)
-            until_more_delivered(history)
-        for bridge in others:
-            bridge.stop()
-        until_shared(first, partitions=4)
-        until_more_delivered(history)
-    assert len(history.cancels) > 20
-    history.demand_each_once()
-
-
 def test_a_timer_topic_grows_with_timers_pending(make_history: Callable[..., History]) -> None:
     """The steps of docs/timer-topics.md, "More partitions", then a kill and a lost disk."""
     history = make_history(2, "--kafka", "topic.metadata.refresh.interval.ms=1000")
-    bridge = history.static_bridge("a")
+    bridge = history.bridge("a")
     bridge.start()
     due_ms = now_ms() + HOUR_MS
     old = [Timer(b"old-%d" % number, due_ms, f"id-{number}") for number in range(40)]
@@ -109,7 +44,7 @@ def test_a_timer_topic_grows_with_timers_pending(make_history: Callable[..., His
     history.schedule(40, 0, 8000)
     history.until_read()
     history.grow(4)
-    until_shared(bridge, partitions=4)
+    until(lambda: bridge.running() == 4, "4 partitions are served")
     with client(history, 4, 2) as timers:
         for timer in cancelled:
             timers.cancel(timer.id or "")
