@@ -95,6 +95,7 @@ def test_the_contract_finds_a_planted_bug_of_the_adapter(name: str, harness: Con
     plant, contract = TWINS[name]
     given: dict[str, object] = {"harness": harness}
     if "reader" in contract.__annotations__:
-        given["reader"] = Reader(harness.source()).own(2)
+        given["reader"] = reader = Reader(harness.source())
+        reader.own(2)
     with plant(), pytest.raises(AssertionError):
         contract(contract.__globals__[contract.__qualname__.partition(".")[0]](), **given)

@@ -22,9 +22,7 @@ from bridge.ports import (
     Committed,
     Outgoing,
     Polled,
-    Record,
     Sink,
-    Source,
     SubmittedTransaction,
     Transaction,
 )
@@ -32,7 +30,7 @@ from bridge.testing import FakeGroup, FakeHistory, FakeKafka, FakeSink, FakeSour
 from bridge.testing.fake_kafka import murmur2
 from integration_tests.conftest import Broker
 from integration_tests.support.patience import PATIENCE_S, becomes
-from integration_tests.support.ports import World
+from integration_tests.support.ports import Member, World
 from kafka_timer.headers import Headers
 from kafka_timer.origin import TimerPartition
 from schemas.progress import ForeignProgressError, Key, Progress
@@ -199,113 +197,82 @@ def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
         real.close()
 
 
-class Reader:
-    """A source, and what it has returned so far."""
+class Reader(Member):
+    """A member that reads at most `max_records` at a poll. `most`: records of one poll."""
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self.owned: set[TimerPartition] = set()
-        self.paused: set[TimerPartition] = set()
-        self.records: list[Record] = []
-        self.group_metadata: object = None
-        self.is_member = False
-        self.most = 0
-        """Most records of one poll."""
+    def __init__(self, source: Any) -> None:
+        super().__init__(source)
+        self.max_records, self.most = 100, 0
 
-    def see(self, polled: Polled) -> None:
-        self.owned -= {*polled.ownership.lost, *polled.ownership.revoked}
-        self.owned |= set(polled.ownership.assigned)
-        fresh = [record for records in polled.records.values() for record in records]
-        self.records += fresh
-        self.most = max(self.most, len(fresh))
-        self.group_metadata = self.source.membership.group_metadata
-        self.is_member = self.source.membership.is_member
+    def poll(self, timeout_ms: int = 200, max_records: int = 0) -> Polled:
+        polled = super().poll(timeout_ms, max_records or self.max_records)
+        self.most = max(self.most, sum(map(len, polled.records.values())))
+        return polled
 
-    def poll(self, times: int = 1, max_records: int = 100) -> None:
-        for _ in range(times):
-            self.see(self.source.poll(200, max_records, self.paused))
-
-    def poll_until(self, reached: Callable[[], bool], max_records: int = 100) -> None:
-        end_s = time.monotonic() + PATIENCE_S
-        while not reached():
-            assert time.monotonic() < end_s, f"owned {self.owned}, read {self.records}"
-            self.poll(max_records=max_records)
-
-    def own(self, count: int) -> "Reader":
-        self.poll_until(lambda: len(self.owned) == count)
-        return self
-
-    def offsets(self, count: int, max_records: int = 100) -> list[int]:
+    def offsets(self, count: int) -> list[int]:
         """Return the offsets of the first `count` records, and of records that follow at once."""
-        self.poll_until(lambda: len(self.records) >= count, max_records)
-        self.poll(2)
+        self.poll_until(lambda: len(self.records) >= count)
+        for _ in range(2):
+            self.poll()
         return [record.offset for record in self.records]
 
 
 @pytest.fixture
 def reader(harness: Harness) -> Reader:
     """Return a reader that owns both partitions; neither is started."""
-    return Reader(harness.source()).own(2)
+    made = Reader(harness.source())
+    made.own(2)
+    return made
 
 
 class TestSource:
     def test_a_partition_is_read_from_its_start_offset_also_again(self, harness: Harness, reader: Reader) -> None:
-        for value in (b"a", b"b", b"c"):
-            harness.send(value)
-        reader.poll(3)
-        assert reader.records == []
-        reader.source.start(harness.first, 1)
-        assert reader.offsets(2) == [1, 2]
-        assert [record.value for record in reader.records] == [b"b", b"c"]
-        reader.source.start(harness.first, 2)
-        assert reader.offsets(3) == [1, 2, 2]
-
-    def test_a_poll_returns_at_most_max_records(self, harness: Harness, reader: Reader) -> None:
+        """A poll returns at most `max_records`, and a wake ends a poll that waits."""
         for number in range(7):
             harness.send(b"%d" % number)
-        reader.source.start(harness.first, 0)
-        assert reader.offsets(7, max_records=3) == list(range(7))
+        reader.poll(600)
+        assert reader.records == []
+        reader.source.start(harness.first, 1)
+        reader.max_records = 3
+        assert reader.offsets(6) == list(range(1, 7))
+        assert [record.value for record in reader.records] == [b"%d" % number for number in range(1, 7)]
         assert reader.most <= 3
+        reader.source.start(harness.first, 6)
+        assert reader.offsets(7) == [*range(1, 7), 6]
+        reader.source.wake()
+        began_ms = harness.now_ms()
+        reader.source.poll(int(1000 * PATIENCE_S), 1)
+        assert harness.now_ms() - began_ms < 1000 * PATIENCE_S
 
-    def test_a_record_is_returned_as_it_was_sent(self, harness: Harness, reader: Reader) -> None:
+    def test_a_record_is_returned_as_it_was_sent_and_aborted_ones_are_not(
+        self, harness: Harness, reader: Reader
+    ) -> None:
         headers = [("a", b"1"), ("a", b"1"), ("none", None), ("raw", b"\xff\xfe"), ("empty", b"")]
         harness.send(None, key=None, headers=headers)
-        harness.send(b"", key=b"", headers=())
-        reader.source.start(harness.first, 0)
-        reader.offsets(2)
-        told = [(record.key, record.value, list(record.headers)) for record in reader.records]
-        assert told == [(None, None, headers), (b"", b"", [])]
-        assert all(abs(record.timestamp_ms - harness.now_ms()) < 60_000 for record in reader.records)
-
-    def test_aborted_and_open_records_are_not_returned(self, harness: Harness, reader: Reader) -> None:
-        harness.send(b"a")
         harness.send_aborted()
-        harness.send(b"b")
+        harness.send(b"", key=b"", headers=())
         harness.hang(harness.timers)()
         harness.send(b"c")
         reader.source.start(harness.first, 0)
         reader.offsets(3)
-        assert [record.value for record in reader.records] == [b"a", b"b", b"c"]
+        told = [(record.key, record.value, list(record.headers)) for record in reader.records]
+        assert told == [(None, None, headers), (b"", b"", []), (None, b"c", [])]
+        assert all(abs(record.timestamp_ms - harness.now_ms()) < 60_000 for record in reader.records)
 
     def test_a_paused_partition_returns_nothing_and_loses_nothing(self, harness: Harness, reader: Reader) -> None:
         for number in range(50):
             harness.send(b"%d" % number)
         reader.source.start(harness.first, 0)
-        reader.poll_until(lambda: len(reader.records) > 0, max_records=5)
+        reader.max_records = 5
+        reader.poll_until(lambda: len(reader.records) > 0)
         for _ in range(3):
             reader.paused = {harness.first}
             before = len(reader.records)
             reader.poll()
             assert len(reader.records) == before
             reader.paused = set()
-            reader.poll(max_records=5)
+            reader.poll()
         assert reader.offsets(50) == list(range(50))
-
-    def test_a_wake_ends_a_waiting_poll(self, harness: Harness, reader: Reader) -> None:
-        reader.source.wake()
-        began_ms = harness.now_ms()
-        reader.source.poll(int(1000 * PATIENCE_S), 1)
-        assert harness.now_ms() - began_ms < 1000 * PATIENCE_S
 
     def test_a_member_without_partitions_knows_that_it_is_one(self, harness: Harness, reader: Reader) -> None:
         others = [Reader(harness.source()) for _ in range(2)]
@@ -313,8 +280,8 @@ class TestSource:
         def shared() -> bool:
             for each in (reader, *others):
                 each.poll()
-            members = [each for each in (reader, *others) if each.is_member]
-            return len(members) == 3 and sorted(len(each.owned) for each in members) == [0, 1, 1]
+            members = [each for each in (reader, *others) if each.source.membership.is_member]
+            return len(members) == 3 and sorted(len(each.partitions) for each in members) == [0, 1, 1]
 
         reader.poll_until(shared)
 
@@ -362,18 +329,12 @@ class TestSink:
             Published(0, b"k", b"a", first.headers, first.timestamp_ms),
             Published(1, None, None, tombstone.headers, tombstone.timestamp_ms),
         ]
-
-    def test_a_transaction_may_hold_progress_alone(self, harness: Harness, reader: Reader) -> None:
-        sink, history = harness.sink(), harness.history()
-        commit(sink, Transaction([], {}, {harness.first: progress(1)}, reader.group_metadata))
-        assert history.progress(harness.first) == progress(1)
-
-    def test_keys_choose_their_partition_as_java_clients_do(self, harness: Harness, reader: Reader) -> None:
+        commit(sink, Transaction([], {}, {harness.first: progress(2)}, reader.group_metadata))
+        assert (history.progress(harness.first), journal(harness)) == (progress(2), [b"1"]), "progress alone"
         keys = [b"a", b"bc", b"def", b"N14228", b"tail-number"]
-        sent = [order(harness, key, key=key) for key in keys]
-        commit(harness.sink(), carry(harness, reader.group_metadata, 1, *sent))
-        found = {record.key: record.partition for record in harness.read(harness.target)}
-        assert found == {key: (murmur2(key) & 0x7FFFFFFF) % 3 for key in keys}
+        commit(sink, carry(harness, reader.group_metadata, 3, *(order(harness, key, key=key) for key in keys)))
+        found = {record.key: record.partition for record in harness.read(harness.target) if record.key in keys}
+        assert found == {key: (murmur2(key) & 0x7FFFFFFF) % 3 for key in keys}, "as Java's clients choose"
 
     def publish_all(self, sink: Sink, transaction: Transaction) -> dict[bytes | None, str]:
         """Retry without refused records, as the bridge does. Return the codes by value."""
@@ -396,21 +357,17 @@ class TestSink:
             order(harness, b"large" * SMALL_BYTES, topic=harness.small),
             order(harness, b"good too", partition=0),
         ]
-        refused = self.publish_all(harness.sink(), carry(harness, reader.group_metadata, 1, *records))
+        sink = harness.sink()
+        refused = self.publish_all(sink, carry(harness, reader.group_metadata, 1, *records))
         assert refused == {
             b"no topic": "unknown-topic",
             b"no partition": "unknown-partition",
             b"large" * SMALL_BYTES: "too-large",
         }
         assert values(harness) == [b"good", b"good too"]
-        assert [record.value for record in harness.read(harness.small)] == [b"small"]
-
-    def test_small_records_are_accepted_if_only_their_batch_is_too_large(
-        self, harness: Harness, reader: Reader
-    ) -> None:
-        records = [order(harness, b"%100d" % number, topic=harness.small) for number in range(30)]
-        assert self.publish_all(harness.sink(), carry(harness, reader.group_metadata, 1, *records)) == {}
-        assert len(harness.read(harness.small)) == 30
+        small = [order(harness, b"%100d" % number, topic=harness.small) for number in range(30)]
+        assert self.publish_all(sink, carry(harness, reader.group_metadata, 2, *small)) == {}, "only the batch is large"
+        assert [record.value for record in harness.read(harness.small)] == [b"small", *(each.value for each in small)]
 
     def test_stale_group_metadata_publishes_nothing(self, harness: Harness, reader: Reader) -> None:
         stale = reader.group_metadata
@@ -418,10 +375,10 @@ class TestSink:
 
         def shared() -> bool:
             reader.poll()
-            return len(second.owned) == len(reader.owned) == 1
+            return len(second.partitions) == len(reader.partitions) == 1
 
         second.poll_until(shared)
-        assert second.owned.isdisjoint(reader.owned)
+        assert second.partitions.isdisjoint(reader.partitions)
         sink, history = harness.sink(), harness.history()
         assert sink.submit(carry(harness, stale, 1, order(harness, b"a"))).wait() == Aborted({})
         assert history.progress(harness.first) is None
@@ -488,6 +445,10 @@ class TestHistory:
         assert journal(harness) == []
         assert journal(harness, since_ms=5) == []
         assert history.bounds(harness.first) == (0, 0)
+        harness.send(b"a")
+        harness.commit_offset(1)
+        with pytest.raises(ForeignProgressError):  # no bridge committed it
+            history.progress(harness.first)
 
     def test_progress_that_may_still_change_is_waited_for(self, harness: Harness) -> None:
         history = harness.history()
@@ -497,19 +458,19 @@ class TestHistory:
         assert history.progress(harness.first) == READ
         becomes(lambda: history.with_open_transactions([harness.first]), set())
 
-    def test_an_offset_that_no_bridge_committed_is_foreign(self, harness: Harness) -> None:
-        harness.send(b"a")
-        harness.commit_offset(1)
-        with pytest.raises(ForeignProgressError):
-            harness.history().progress(harness.first)
-
-    def test_a_partition_with_an_open_transaction_in_its_journal_is_named(self, harness: Harness) -> None:
+    def test_an_open_transaction_in_a_journal_names_its_partition_and_hides_no_decision(
+        self, harness: Harness, reader: Reader
+    ) -> None:
+        """A zombie's record in it lies before a record that its successor has committed."""
         history, other = harness.history(), harness.second
         becomes(lambda: history.with_open_transactions([harness.first, other]), set())
         end = harness.hang(harness.journal)
         becomes(lambda: history.with_open_transactions([harness.first, other]), {harness.first})
         end()
-        journal(harness)  # waits for it
+        decided = Transaction([], {harness.first: b"decided"}, {harness.first: READ}, reader.group_metadata)
+        commit(harness.sink(), decided)
+        assert history.journal_ends([harness.first])[harness.first] >= 2
+        assert journal(harness, 0) == [b"decided"]  # waits for its end
         becomes(lambda: history.with_open_transactions([harness.first, other]), set())
 
     def test_an_open_transaction_shows_between_stable_offset_and_end(self, harness: Harness) -> None:
@@ -519,17 +480,6 @@ class TestHistory:
         harness.send(b"b")
         becomes(lambda: history.stable_and_end_offsets([harness.first, other]), {harness.first: (1, 3), other: (0, 0)})
         end()
-
-    def test_first_offsets_follow_retention(self, harness: Harness) -> None:
-        history, other = harness.history(), harness.second
-        for value in (b"a", b"b"):
-            harness.send(value)
-        becomes(lambda: history.first_offsets([harness.first, other]), {harness.first: 0, other: 0})
-        harness.delete_before(1)
-        becomes(lambda: history.first_offsets([harness.first, other]), {harness.first: 1, other: 0})
-        assert history.bounds(harness.first) == (1, 2)
-        assert history.offset_at(harness.first, 0) == 1
-        assert history.first_offsets([]) == {}
 
     def test_requests_are_the_committed_records_of_a_range(self, harness: Harness) -> None:
         for value in (b"a", b"b"):
@@ -544,6 +494,13 @@ class TestHistory:
         assert [r.value for batch in history.requests(harness.first, 1, last) for r in batch] == [b"b", b"c"]
         assert [r.value for batch in history.requests(harness.first, 2, told[1][0]) for r in batch] == []
         assert history.bounds(harness.first) == (0, 6)
+        other = harness.second
+        becomes(lambda: history.first_offsets([harness.first, other]), {harness.first: 0, other: 0})
+        harness.delete_before(1)
+        becomes(lambda: history.first_offsets([harness.first, other]), {harness.first: 1, other: 0})
+        assert history.bounds(harness.first) == (1, 6)
+        assert history.offset_at(harness.first, 0) == 1
+        assert history.first_offsets([]) == {}
 
     def test_offsets_by_time(self, harness: Harness) -> None:
         for value in (b"a", b"b", b"c"):
@@ -612,11 +569,3 @@ class TestHistory:
         becomes(lambda: history.newest_journal_times([harness.first, other]).keys(), {harness.first})
         told = history.newest_journal_times([harness.first, other])
         assert began_ms <= told[harness.first] <= harness.now_ms()
-
-    def test_a_hanging_transaction_hides_no_decision(self, harness: Harness, reader: Reader) -> None:
-        """A zombie's record in an open transaction lies before a record that its successor has committed."""
-        sink, history = harness.sink(), harness.history()
-        harness.hang(harness.journal)()
-        commit(sink, Transaction([], {harness.first: b"decided"}, {harness.first: READ}, reader.group_metadata))
-        assert history.journal_ends([harness.first])[harness.first] >= 2
-        assert journal(harness, 0) == [b"decided"]

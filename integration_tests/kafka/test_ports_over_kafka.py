@@ -21,7 +21,6 @@ from integration_tests.support.patience import becomes
 from integration_tests.support.ports import Member, World, group_metadata_of, out, progress, publish
 
 pytestmark = pytest.mark.broker
-DEAD_TIMEOUT_MS = 3000
 
 
 @pytest.fixture
@@ -70,22 +69,21 @@ class TestSource:
             member.poll_until(lambda: b"soon" in member.values[-1000:])
             assert member.values.index(b"soon") - read < 20_000, "two batches of 1 MB were fetched before it"
 
-    def test_a_start_beyond_what_is_kept_ends_with_the_remedy(self, world: World) -> None:
+    @pytest.mark.parametrize(
+        ("start", "told"),
+        [
+            (0, r"requests 0 to 1 .* gone.* the bridge goes on with what is left"),
+            (7, r"has lost its end below offset 7, .* ends at 3 now"),
+        ],
+    )
+    def test_a_start_outside_of_what_is_kept_ends_with_the_remedy(self, world: World, start: int, told: str) -> None:
         world.request(b"a", b"b", b"c")
         place = TopicPartition(world.requests, 0, 2)
         world.cluster.admin.delete_records([place])[place].result()
         member = world.member()
         member.own(1)
-        member.source.start(world.partition(), 0)
-        with pytest.raises(BridgeError, match=r"requests 0 to 1 .* gone.* the bridge goes on with what is left"):
-            member.poll_until(lambda: False)
-
-    def test_a_start_beyond_the_end_ends_with_the_remedy(self, world: World) -> None:
-        world.request(b"a", b"b", b"c")
-        member = world.member()
-        member.own(1)
-        member.source.start(world.partition(), 7)
-        with pytest.raises(BridgeError, match=r"has lost its end below offset 7, .* ends at 3 now"):
+        member.source.start(world.partition(), start)
+        with pytest.raises(BridgeError, match=told):
             member.poll_until(lambda: False)
 
     def test_group_metadata_of_no_member_publishes_nothing(self, world: World) -> None:
@@ -111,18 +109,6 @@ class TestSource:
         second.own(1)
 
 
-class TestHistory:
-    def test_reads_do_not_disturb_each_other_and_may_be_left_before_their_end(self, world: World) -> None:
-        world.request(*(b"%d" % n for n in range(5000)))
-        history = world.history()
-        one, other, left = (history.requests(world.partition(), start, 5000) for start in (0, 100, 0))
-        assert (next(one)[0].offset, next(other)[0].offset, next(left)[0].offset) == (0, 100, 0)
-        assert history.progress(world.partition()) is None
-        batches = [next(one), *other, *one]
-        assert sum(map(len, batches)) > 5000
-        assert batches[-1][-1].offset == 4999
-
-
 class TestSink:
     def test_a_start_ends_open_transactions_of_the_former_life(self, world: World) -> None:
         """Otherwise progress and readers would wait for the transaction timeout. All producers do it."""
@@ -142,18 +128,6 @@ class TestSink:
         publish(sink, Transaction([out(target)], {}, {world.partition(): progress(7)}, group_metadata))
         assert world.cluster.values(target) == [b"v"]
         assert world.history().progress(world.partition()) == progress(7)
-
-    def test_the_open_transaction_of_a_dead_instance_holds_readers_for_at_most_its_timeout(self, world: World) -> None:
-        target, group_metadata = world.cluster.topic("target"), group_metadata_of(world)
-        settings = clients.producer(world.connection("dead"), 0) | {"transaction.timeout.ms": DEAD_TIMEOUT_MS}
-        dead = TransactionalProducer(settings, world.retrier)
-        contents = TransactionContents([out(target, b"lost")], {world.partition(): progress(1)}, group_metadata, {})
-        assert dead.await_acknowledgements(contents) is None
-        began_s = time.monotonic()
-        publish(world.sink(), Transaction([out(target)], {}, {world.partition(): progress(2)}, group_metadata))
-        assert world.cluster.values(target) == [b"v"]
-        assert time.monotonic() - began_s < 4 * DEAD_TIMEOUT_MS / 1000
-        assert world.history().progress(world.partition()) == progress(2)
 
     def test_a_successor_ends_the_open_transaction_of_a_member_that_died(self, world: World) -> None:
         """Its time-out is a minute: only a fence of its producer can end it before."""
