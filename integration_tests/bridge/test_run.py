@@ -124,80 +124,6 @@ def test_case_33_a_header_whose_name_is_no_text_is_rejected_and_what_stands_behi
 
 
 @pytest.mark.broker
-def test_case_25_a_burst_with_bad_requests_is_delivered_once_without_them(
-    kafka: Broker, names: Names, tmp_path: Path
-) -> None:
-    """A retry sends exactly the other records, as a read_committed reader sees."""
-    admin, small = Admin(kafka.bootstrap_servers), f"{names.target}-small"
-    admin.create_topics([names.target], partitions=3, settings=BROKER_CLOCK)
-    admin.create_topics([small], partitions=1, settings={"max.message.bytes": "1000"})
-    arguments = [*names.arguments, "--compressed-requests", "allow"]
-    with BridgeProcess(tmp_path, kafka.bootstrap_servers, arguments):
-        pass
-    due = ("timer-deliver-ms", b"%d" % (time.time_ns() // 1_000_000))
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "compression.type": "gzip"})
-    producer_of_large = Producer(
-        {"bootstrap.servers": kafka.bootstrap_servers, "compression.type": "gzip", "message.max.bytes": 10_000_000}
-    )
-    to, to_small = ("timer-topic", names.target.encode()), ("timer-topic", small.encode())
-    good, bad = set[bytes](), dict[bytes, str]()
-    for number in range(2000):
-        value, headers, code = b"%d" % number, [due, to], ""
-        match number % 40:
-            case 7:
-                headers, code = [due, ("timer-topic", b"nowhere")], "unknown-topic"
-            case 17:
-                headers, code = [due, to, ("timer-partition", b"3")], "unknown-partition"
-            case 27:
-                value, headers, code = value.ljust(2000), [due, to_small], "too-large"
-            case 37:
-                headers = [due, to_small]
-        producer.produce(names.timers, value, headers=list(headers))
-        if code:
-            bad[value] = code
-        else:
-            good.add(value)
-    # Compressed, the timer topic takes it; no topic takes it uncompressed.
-    large = [[due, to], [to]]
-    for headers in large:
-        producer_of_large.produce(names.timers, bytes(3_000_000), headers=list(headers))
-    assert producer.flush(PATIENCE_S) == producer_of_large.flush(PATIENCE_S) == 0
-    with BridgeProcess(tmp_path, kafka.bootstrap_servers, arguments):
-        delivered = read(kafka, names.target, len(good) - 50) + read(kafka, small, 50)
-        rejected = read(kafka, names.rejected, len(bad) + len(large))
-    everything = Cluster(kafka.bootstrap_servers).read(names.target, small, names.rejected)
-    assert len(everything) == len(delivered) + len(rejected)
-    assert {record.value() for record in delivered} == good
-    codes = [(record.value(), dict(record.headers())["timer-error"].decode()) for record in rejected]
-    assert sorted(codes, key=repr) == sorted([*bad.items(), (None, "too-large"), (None, "missing-time")], key=repr)
-    bare = [dict(record.headers()) for record in rejected if record.value() is None]
-    assert all(b"left at timer-origin" in headers["timer-error-detail"] for headers in bare)
-
-
-@pytest.mark.broker
-def test_sigterm_in_a_burst_ends_in_time_and_nothing_is_lost_or_doubled(
-    kafka: Broker, names: Names, tmp_path: Path
-) -> None:
-    count = 30_000
-    names.create_target(kafka)
-    with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
-        pass
-    due_ms = time.time_ns() // 1_000_000
-    send_all(kafka.bootstrap_servers, names.timers, (timer(names.target, due_ms, b"v" * 200) for _ in range(count)))
-    with Receiver(kafka.bootstrap_servers, [names.target]) as receiver:
-        bridge = BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments)
-        bridge.start()
-        found = receiver.poll(PATIENCE_S)
-        assert found, "nothing was delivered"
-        bridge.stop(timeout_s=30)  # as long as charts/timer-bridge has Kubernetes wait
-        with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
-            while len(found) < count and (more := receiver.poll(PATIENCE_S)):
-                found += more
-        found += receiver.poll(1)
-    assert len(found) == len({delivery.origin for delivery in found}) == count
-
-
-@pytest.mark.broker
 @pytest.mark.parametrize(
     "bytes_per_s",
     [
@@ -228,9 +154,10 @@ def test_a_quota_of_the_broker_delays_records_and_each_comes_once(
 
 
 @pytest.mark.thorough
-def test_without_a_broker_it_waits_and_ends_with_1(tmp_path: Path) -> None:
-    asked = ["--bootstrap-servers", f"127.0.0.1:{free_port()}", "--data-dir", str(tmp_path)]
-    ended = run(*asked, TIMER_BRIDGE_STARTUP_TIMEOUT="1s")
+@pytest.mark.parametrize("asked", [("run",), ("check-config", "--connect")])
+def test_without_a_broker_it_waits_and_ends_with_1(asked: tuple[str, ...], tmp_path: Path) -> None:
+    where = ["--bootstrap-servers", f"127.0.0.1:{free_port()}", "--data-dir", str(tmp_path)]
+    ended = command(*asked, *where, TIMER_BRIDGE_STARTUP_TIMEOUT="1s")
     assert ended.returncode == 1
     assert "waiting for a broker" in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -248,19 +175,6 @@ def test_workers_end_with_their_supervisor(tmp_path: Path) -> None:
         assert time.monotonic() < deadline_s
         time.sleep(0.1)
     assert is_running == [False, False]
-
-
-@pytest.mark.broker
-def test_case_16_a_retention_that_would_lose_timers_is_refused_by_workers_too(
-    kafka: Broker, names: Names, tmp_path: Path
-) -> None:
-    settings = {**BROKER_CLOCK, "retention.ms": "1000", "compression.type": "uncompressed"}
-    Admin(kafka.bootstrap_servers).create_topics([names.timers], partitions=1, settings=settings)
-    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--data-dir", str(tmp_path / "data")]
-    ended = run(*where, *names.arguments, "--workers", "2")
-    assert ended.returncode == 2
-    assert "retention.ms is 1000" in ended.stderr
-    assert "set retention.ms to" in ended.stderr
 
 
 @pytest.mark.broker
@@ -293,10 +207,3 @@ def test_a_check_of_the_cluster_finds_what_a_start_would_refuse_and_makes_nothin
     code, told = check()
     refused = run(*where)
     assert (code, refused.returncode, told.endswith(refused.stderr)) == (2, 2, True), told + refused.stderr
-
-
-@pytest.mark.thorough
-def test_a_check_of_a_cluster_that_does_not_answer_ends_with_1() -> None:
-    where = ["--bootstrap-servers", f"127.0.0.1:{free_port()}", "--startup-timeout", "1s"]
-    ended = command("check-config", *where, "--connect")
-    assert (ended.returncode, "waiting for a broker" in ended.stderr) == (1, True), ended

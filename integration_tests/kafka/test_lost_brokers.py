@@ -3,7 +3,7 @@
 The bridge runs with `metadata.recovery.strategy=none`: then each of its clients loses them for certain, not by a race.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -17,21 +17,13 @@ from scripts.chaos.three_brokers import running
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-@pytest.fixture
-def behind() -> Iterator[StartingBroker]:
-    front = free_port()
-    behind = free_port()
-    with running([broker := StartingBroker(front, behind)]):
-        yield broker
-
-
-@pytest.fixture
-def kafka_behind(behind: StartingBroker, make_kafka: Callable[[dict[str, str]], EmbeddedKafka]) -> EmbeddedKafka:
+def test_a_bridge_whose_clients_have_lost_all_brokers_goes_on_with_new_ones(
+    make_kafka: Callable[[dict[str, str]], EmbeddedKafka], tmp_path: Path
+) -> None:
     """The test's own clients reach the broker directly, the bridge through the proxy."""
-    direct = free_port()
-    controller = free_port()
-    ports = {"PLAINTEXT": direct, "PROXIED": behind.target_port, "CONTROLLER": controller}
-    advertised = {"PLAINTEXT": direct, "PROXIED": behind.port}
+    front, proxied, direct, controller = (free_port() for _ in range(4))
+    ports = {"PLAINTEXT": direct, "PROXIED": proxied, "CONTROLLER": controller}
+    advertised = {"PLAINTEXT": direct, "PROXIED": front}
     kafka = make_kafka(
         {
             "listeners": ",".join(f"{name}://{HOST}:{port}" for name, port in ports.items()),
@@ -41,15 +33,12 @@ def kafka_behind(behind: StartingBroker, make_kafka: Callable[[dict[str, str]], 
         }
     )
     kafka.port = direct
-    return kafka
-
-
-def test_a_bridge_whose_clients_have_lost_all_brokers_goes_on_with_new_ones(
-    behind: StartingBroker, kafka_behind: EmbeddedKafka, tmp_path: Path
-) -> None:
     arguments = ("--kafka", "metadata.recovery.strategy=none")
-    with closing(Field(kafka_behind.bootstrap_servers, tmp_path, 2, *arguments)) as field:
-        field.bridge_servers = f"{HOST}:{behind.port}"
+    with (
+        running([behind := StartingBroker(front, proxied)]),
+        closing(Field(kafka.bootstrap_servers, tmp_path, 2, *arguments)) as field,
+    ):
+        field.bridge_servers = f"{HOST}:{front}"
         (instance,) = field.start("one")
         for partition in range(field.partitions):
             field.send(partition, 0)

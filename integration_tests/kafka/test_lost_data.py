@@ -1,7 +1,4 @@
-"""Brokers that are down, topics that lose records, progress that is reset: from outside.
-
-Figures (`pytest -s`): the time from a broker's return to the first delivery.
-"""
+"""Brokers that are down, and progress that is reset: from outside."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -48,7 +45,7 @@ def settle(field: Field) -> None:
 def test_case_26_timers_due_without_a_broker_are_delivered_once(
     own_kafka: EmbeddedKafka, tmp_path: Path, gone_s: int
 ) -> None:
-    """No timer is due before the broker stops, as a lone broker may forget markers. Under load: test_three_brokers."""
+    """No timer is due before the broker stops, as a lone broker may forget markers. Under load: make chaos."""
     with closing(Field(own_kafka.bootstrap_servers, tmp_path, 2)) as field:
         (instance,) = field.start("one")
         deliver(field, 50)
@@ -70,35 +67,8 @@ def test_case_26_timers_due_without_a_broker_are_delivered_once(
         back_ms = time.time_ns() // 1_000_000
         field.send(0, 0)
         field.cluster.flush()
-        seen = field.demand_each_once()
-        again_ms = min(delivery.appended_ms for delivery in seen if delivery.appended_ms > back_ms)
-        print(f"\n{gone_s} s without a broker: the first delivery {again_ms - back_ms} ms after its return")  # noqa: T201
+        field.demand_each_once()
         assert instance.log.count("trying again") <= 5 * (1 + (back_ms - down_ms) // 60_000)
-
-
-def test_case_28_timers_that_retention_took_are_delivered_from_the_local_store_and_logged(field: Field) -> None:
-    for head_start_ms in (8_000, 30_000, 120_000):
-        (instance,) = field.start("one")
-        deliver(field, 1)
-        first = Admin(field.cluster.bootstrap_servers).ends(field.timers)[0]
-        due_ms = time.time_ns() // 1_000_000 + head_start_ms
-        for _ in range(5):
-            field.send(0, due_ms - time.time_ns() // 1_000_000)
-        field.cluster.flush()
-        settle(field)
-        instance.stop()
-        if time.time_ns() // 1_000_000 < due_ms:
-            break
-    else:
-        raise AssertionError("no quiet moment: all timers are delivered")
-    ends = Admin(field.cluster.bootstrap_servers).ends(field.timers)
-    place = TopicPartition(field.timers, 0, ends[0])
-    field.cluster.admin.delete_records([place])[place].result()
-    (instance,) = field.start("one")
-    said = f"{field.timers}/0: retention has taken requests that are pending, from offset {first} to {first + 4}"
-    field.until(lambda: said in instance.log, "an error in the log")
-    field.send(0, 0)
-    field.demand_each_once()
 
 
 def to_earliest(field: Field) -> None:
@@ -134,24 +104,4 @@ def test_case_37_reset_progress_is_refused_until_adopt_progress_is_given(
     adopted.stop()
     field.start("one")
     deliver(field, 1)
-    field.demand_each_once()
-
-
-@pytest.mark.slow
-def test_case_38_a_senders_hung_transaction_is_named_and_the_other_partition_goes_on(field: Field) -> None:
-    (instance,) = field.start("one")
-    deliver(field, 1)
-    sender = field.cluster.transactional()
-    sender.begin_transaction()
-    sender.produce(field.timers, b"open", partition=0)
-    sender.flush()
-    field.send(0, 0)
-    field.cluster.flush()
-    said = f"{field.timers}/0: a sender's transaction has been open for"
-    while said not in instance.log:
-        field.send(1, 0)
-        field.cluster.flush()
-        field.until_delivered(1)
-    assert f"{field.timers}/1: a sender's" not in instance.log
-    sender.abort_transaction()
     field.demand_each_once()

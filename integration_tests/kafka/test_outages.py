@@ -5,14 +5,25 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
+from bridge.config.topic_requirements import fetch_limits
 from bridge.dev.embedded_kafka import EmbeddedKafka
-from bridge.errors import BrokerUnavailableError, FencedError, MembershipLostError, OutcomeUnknownError
-from bridge.kafka import ConfluentSink
+from bridge.errors import (
+    BrokerUnavailableError,
+    FencedError,
+    MembershipLostError,
+    OutcomeUnknownError,
+    PartitionUnreadableError,
+)
+from bridge.kafka import ConfluentControl, ConfluentHistory, ConfluentSink, Retrier
 from bridge.kafka import client_config as clients
+from bridge.kafka.readers import LIMIT_S
 from bridge.kafka.transactions.producer import TransactionalProducer
 from bridge.kafka.transactions.record_sender import TransactionContents
 from bridge.ports import Aborted, Committed, Transaction
@@ -46,6 +57,50 @@ class TestOutages:
                     assert history.bounds(world.partition()) == (0, 2)
                     assert history.journal_ends([world.partition()])[world.partition()] == 0
                     assert history.offset_at(world.partition(), 0) == 0
+
+    def test_no_read_of_the_loop_waits_longer_than_5_s_for_a_frozen_broker(self, broker: EmbeddedKafka) -> None:
+        assert broker.pid is not None
+        with closing(World(broker.bootstrap_servers)) as world, ExitStack() as closing_:
+            world.request(*[b"v" * 300] * 100)
+            connection = replace(world.connection(), fetched=fetch_limits(1 << 20, is_compressed=True))
+            place, journals = world.partition(), {world.requests: world.journal}
+            reads: list[Callable[[ConfluentHistory], object]] = [
+                lambda history: list(history.requests(place, 0, 100)),
+                lambda history: list(history.journal(place, from_offset=0, since_ms=None)),
+                lambda history: history.progress(place),
+                lambda history: history.bounds(place),
+                lambda history: history.journal_bounds(place),
+                lambda history: history.offset_at(place, 1),
+                lambda history: history.journal_tails([place], 20),
+            ]
+            histories = [ConfluentHistory(connection, journals, Retrier(), LIMIT_S) for _ in reads]
+            control = ConfluentControl(connection, world.cluster.topic("control"), Retrier())
+            closing_.callback(control.close)
+            for history in histories:
+                closing_.callback(history.close)
+                assert sum(map(len, history.requests(place, 0, 100))) == 100
+                assert history.progress(place) is None
+            assert list(control.catch_up()) == []
+
+            def seconds_of(read: Callable[[], object]) -> float:
+                begun_s = time.monotonic()
+                with pytest.raises((PartitionUnreadableError, BrokerUnavailableError)):
+                    read()
+                return time.monotonic() - begun_s
+
+            os.kill(broker.pid, signal.SIGSTOP)
+            closing_.callback(os.kill, broker.pid, signal.SIGCONT)
+            time.sleep(1)  # on a busy machine, its threads may still answer for a moment
+            with ThreadPoolExecutor(len(reads) + 1) as threads:
+                calls = [partial(read, history) for read, history in zip(reads, histories, strict=True)]
+                took_s = list(threads.map(seconds_of, [*calls, lambda: list(control.catch_up())]))
+            assert max(took_s) < 5.5
+            one = histories[0]
+            checks = (one.with_open_transactions, one.stable_and_end_offsets, one.first_offsets)
+            for check in (*checks, one.newest_journal_times):
+                begun_s = time.monotonic()
+                check([place])
+                assert time.monotonic() - begun_s < 2
 
     def test_a_transaction_that_outlives_its_timeout_is_repeated(
         self, make_kafka: Callable[[dict[str, str]], EmbeddedKafka], monkeypatch: pytest.MonkeyPatch
@@ -121,17 +176,14 @@ def retry_until_success(world: World, sink: ConfluentSink, member: Member, trans
                 return
 
 
-class suspended:  # noqa: N801  (reads as a statement)
+@contextmanager
+def suspended(broker: EmbeddedKafka, seconds: float) -> Iterator[None]:
     """Suspend the broker's process for `seconds`."""
-
-    def __init__(self, broker: EmbeddedKafka, seconds: float) -> None:
-        assert broker.pid is not None
-        self._pid = broker.pid
-        self._timer = threading.Timer(seconds, os.kill, (self._pid, signal.SIGCONT))
-
-    def __enter__(self) -> None:
-        os.kill(self._pid, signal.SIGSTOP)
-        self._timer.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.join()
+    assert broker.pid is not None
+    timer = threading.Timer(seconds, os.kill, (broker.pid, signal.SIGCONT))
+    os.kill(broker.pid, signal.SIGSTOP)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()

@@ -1,11 +1,10 @@
-"""A process prepares a store in the background, and the process or the bridge is killed."""
+"""A process prepares a store in the background, and the bridge and the process are killed."""
 
 import os
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -22,24 +21,6 @@ TIMERS = 2000
 FAR_MS = 10_000
 
 
-@pytest.fixture
-def field(kafka: Broker, tmp_path: Path) -> Iterator[Field]:
-    """Return a field whose bridge has stored requests, was killed, and has lost its data directory."""
-    servers, short = kafka.bootstrap_servers, ("--kafka", "session.timeout.ms=6000")
-    in_background = (sys.executable, "-m", "integration_tests.support.background_bridge")
-    with closing(Field(servers, tmp_path, 2, *short, command=in_background)) as field:
-        (instance,) = field.start("one")
-        for number in range(TIMERS):
-            field.send(number % 2, FAR_MS + number)
-        field.cluster.flush()
-        admin = Admin(servers)
-        field.until(lambda: sum(admin.committed(field.group, field.timers).values()) >= TIMERS, "all requests stored")
-        instance.kill()
-        shutil.rmtree(tmp_path / "one" / "timer-data" / field.timers)
-        instance.launch()
-        yield field
-
-
 def child_of(bridge: BridgeInstance) -> int:
     """Wait for the first child process of the bridge, and return its pid."""
     path = Path(f"/proc/{bridge.pid}/task/{bridge.pid}/children")
@@ -51,21 +32,29 @@ def child_of(bridge: BridgeInstance) -> int:
     raise AssertionError("no child")
 
 
-def test_the_bridge_recovers_a_partition_whose_preparing_process_is_killed(field: Field) -> None:
-    (bridge,) = field.instances
-    os.kill(child_of(bridge), signal.SIGKILL)
-    field.demand_each_once()
-    assert bridge.log.count("background recovery ended with -9") == 1
-
-
-@pytest.mark.slow
-def test_a_preparing_process_ends_with_a_bridge_that_is_killed(field: Field) -> None:
-    (bridge,) = field.instances
-    child = child_of(bridge)
-    os.kill(child, signal.SIGSTOP)
-    bridge.kill()
-    with suppress(ProcessLookupError):
-        os.kill(child, signal.SIGCONT)
-    field.until(lambda: not Path(f"/proc/{child}").exists(), "its end")
-    bridge.launch()
-    field.demand_each_once()
+def test_a_partition_is_recovered_though_its_bridge_and_then_its_preparing_process_are_killed(
+    kafka: Broker, tmp_path: Path
+) -> None:
+    """The bridge has stored requests, was killed, and has lost its data directory. A preparing process ends with it."""
+    servers, short = kafka.bootstrap_servers, ("--kafka", "session.timeout.ms=6000")
+    in_background = (sys.executable, "-m", "integration_tests.support.background_bridge")
+    with closing(Field(servers, tmp_path, 2, *short, command=in_background)) as field:
+        (bridge,) = field.start("one")
+        for number in range(TIMERS):
+            field.send(number % 2, FAR_MS + number)
+        field.cluster.flush()
+        admin = Admin(servers)
+        field.until(lambda: sum(admin.committed(field.group, field.timers).values()) >= TIMERS, "all requests stored")
+        bridge.kill()
+        shutil.rmtree(tmp_path / "one" / "timer-data" / field.timers)
+        bridge.launch()
+        child = child_of(bridge)
+        os.kill(child, signal.SIGSTOP)
+        bridge.kill()
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGCONT)
+        field.until(lambda: not Path(f"/proc/{child}").exists(), "its end")
+        bridge.launch()
+        os.kill(child_of(bridge), signal.SIGKILL)
+        field.demand_each_once()
+        assert bridge.log.count("background recovery ended with -9") == 1

@@ -6,15 +6,13 @@ from contextlib import closing
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import KafkaError
 
 from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BridgeError
 from bridge.kafka import ConfluentSink
-from bridge.kafka.transactions.rejection_finder import TopicProbe
 from bridge.ports import Aborted, Outgoing, Transaction
 from integration_tests.conftest import Broker, started
-from integration_tests.support.patience import PATIENCE_S, until
+from integration_tests.support.patience import PATIENCE_S
 from integration_tests.support.ports import World, group_metadata_of, out, progress, publish_without_refused
 from kafka_timer import TimerProducer
 
@@ -46,19 +44,19 @@ class TestRejections:
             sink, Transaction(outgoing, {}, {world.partition(): progress(1)}, self.group_metadata)
         )
 
-    def test_case_25_an_unknown_topic_until_it_is_made(self, world: World) -> None:
-        good, missing = world.cluster.topic("good"), f"missing-{uuid4().hex[:8]}"
-        sink = world.sink()
-        outgoing = [out(good, b"1"), out(missing), out(good, b"2"), out(missing)]
+    def test_case_25_and_32_an_unknown_topic_and_an_unknown_partition_until_they_are_made(self, world: World) -> None:
+        good, missing, sink = world.cluster.topic("good", 2), f"missing-{uuid4().hex[:8]}", world.sink()
+        outgoing = [out(good, b"1", partition=0), out(missing), out(good, b"2", partition=2)]
+        outgoing += [out(missing), out(good, b"3", partition=1)]
         for _ in range(2):
-            codes, aborted = self.run(world, sink, outgoing)
-            assert codes == {1: "unknown-topic", 3: "unknown-topic"}
-            assert aborted == 1
-        assert world.cluster.values(good) == [b"1", b"2"] * 2
+            codes = {1: "unknown-topic", 2: "unknown-partition", 3: "unknown-topic"}
+            assert self.run(world, sink, outgoing) == (codes, 1)
+        assert world.cluster.values(good) == [b"1"] * 2 + [b"3"] * 2
         world.cluster.create(missing)
-        codes, _ = self.run(world, sink, outgoing)
-        assert codes == {}
+        world.cluster.grow(good, 3)
+        assert self.run(world, sink, outgoing)[0] == {}
         assert world.cluster.values(missing) == [b"v", b"v"]
+        assert sorted(filter(None, world.cluster.values(good))) == [b"1", b"1", b"1", b"2", b"3", b"3", b"3"]
 
     def test_a_topic_is_not_created_by_asking_for_it(self, strict_kafka: EmbeddedKafka) -> None:
         """A misspelt topic would accept records that no program reads."""
@@ -69,16 +67,6 @@ class TestRejections:
             with pytest.raises(BridgeError, match="there is no such topic"), client:
                 client.schedule("orders", "v", delay="1ms")
             assert misspelt not in world.cluster.admin.list_topics(timeout=PATIENCE_S).topics
-
-    def test_case_32_an_unknown_partition_until_it_is_made(self, world: World) -> None:
-        good = world.cluster.topic("good", 2)
-        sink = world.sink()
-        outgoing = [out(good, b"1", partition=0), out(good, b"2", partition=2), out(good, b"3", partition=1)]
-        for _ in range(2):
-            assert self.run(world, sink, outgoing) == ({1: "unknown-partition"}, 1)
-        world.cluster.grow(good, 3)
-        assert self.run(world, sink, outgoing)[0] == {}
-        assert sorted(filter(None, world.cluster.values(good))) == [b"1", b"1", b"1", b"2", b"3", b"3", b"3"]
 
     def test_case_25_what_compresses_is_taken_beside_a_smaller_one_that_does_not(self, world: World) -> None:
         small = world.cluster.topic("small", max_message_bytes="2000")
@@ -154,16 +142,3 @@ class TestRejections:
             assert world.cluster.values(other) == [b"2"]
             assert self.run(world, sink, outgoing) == (codes, 1)
             assert [v for v in world.cluster.values(good) if v != b"before"] == [b"1", b"3"] * 2
-
-    def test_case_25_a_topic_that_is_denied_while_the_bridge_runs(self, strict_kafka: EmbeddedKafka) -> None:
-        with closing(World(strict_kafka.bootstrap_servers)) as world:
-            good, denied = (world.cluster.topic(name) for name in ("good", "denied"))
-            sink, outgoing = world.sink(), [out(good), out(denied)]
-            assert self.run(world, sink, outgoing) == ({}, 0)
-            world.cluster.deny(denied, may_describe=True)
-            probe = TopicProbe(world.connection(), world.retrier)
-            until(lambda: isinstance(probe.describe([denied])[denied], KafkaError), "the denial")
-            codes, aborted = self.run(world, sink, outgoing)
-            assert codes == {1: "not-authorized"}
-            assert aborted <= 2
-            assert world.cluster.values(good) == [b"v"] * 2
