@@ -43,10 +43,15 @@ def jars_cache() -> Path:
     return JARS_CACHE
 
 
-def test_stop_and_kill_keep_the_data_and_the_port(own_kafka: EmbeddedKafka) -> None:
+def test_stop_and_kill_keep_the_data_and_the_port_and_a_second_broker_on_the_folder_is_refused(
+    own_kafka: EmbeddedKafka,
+) -> None:
     address, first_pid = own_kafka.bootstrap_servers, own_kafka.pid
     cluster = Cluster(address)
     cluster.create("kept")
+    second = EmbeddedKafka(own_kafka.folder, jars_cache=JARS_CACHE)
+    with pytest.raises(BridgeError, match=f"{own_kafka.folder}: another Kafka runs on it"):
+        second.start()
     for value, end in ((b"1", own_kafka.stop), (b"2", own_kafka.kill)):
         cluster.send("kept", value)
         cluster.flush()
@@ -56,13 +61,6 @@ def test_stop_and_kill_keep_the_data_and_the_port(own_kafka: EmbeddedKafka) -> N
     assert cluster.values("kept") == [b"1", b"2"]
     assert own_kafka.bootstrap_servers == address
     assert own_kafka.pid not in (None, first_pid)
-
-
-def test_a_second_broker_on_the_folder_is_refused_and_the_first_goes_on(own_kafka: EmbeddedKafka) -> None:
-    second = EmbeddedKafka(own_kafka.folder, jars_cache=JARS_CACHE)
-    with pytest.raises(BridgeError, match=f"{own_kafka.folder}: another Kafka runs on it"):
-        second.start()
-    Cluster(own_kafka.bootstrap_servers).create("afterwards")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's death")

@@ -85,28 +85,6 @@ def test_probes_and_pending_from_before_the_broker_until_timers_wait(
     assert {line["shard"] for line in lines if "recovered to offset" in line["message"]} == timer_partitions.keys()
 
 
-@pytest.mark.thorough
-def test_no_secret_is_told_by_log_or_probe_though_librdkafka_quotes_it(tmp_path: Path) -> None:
-    port = free_port()
-    security = {
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "OAUTHBEARER",
-        "enable.sasl.oauthbearer.unsecure.jwt": "true",
-        "sasl.oauthbearer.config": SECRET,
-    }
-    config = tmp_path / "bridge.toml"
-    config.write_text("[kafka]\n" + "".join(f'"{name}" = "{value}"\n' for name, value in security.items()))
-    arguments = ["--http-port", str(port), "--config", str(config), "--log-level", "debug", "--log-format", "json"]
-    bridge = BridgeProcess(tmp_path, f"127.0.0.1:{free_port()}", arguments)
-    bridge.launch()
-    told = until(lambda: get(port, "/health/ready"), lambda _, answer: bool(answer and answer.get("detail")))
-    bridge.stop()
-    quoted = [line["message"] for line in logged(bridge.log_path.read_text()) if "oauthbearer" in line["message"]]
-    assert quoted, "librdkafka no longer says what this test is about"
-    for text in (json.dumps(told), bridge.log_path.read_text()):
-        assert SECRET not in text
-
-
 @pytest.mark.parametrize("format_", ["text", "json"])
 def test_why_it_ended_is_the_last_line_and_quotes_no_secret(format_: str, tmp_path: Path) -> None:
     where = ["--bootstrap-servers", "127.0.0.1:1", "--data-dir", str(tmp_path), "--log-format", format_]

@@ -21,7 +21,7 @@ from bridge.dev.embedded_kafka import HOST, EmbeddedKafka, free_port
 from integration_tests.conftest import IMAGE, ROOT, docker_answers, ensure_image, missing
 from integration_tests.support.bridge_command import get
 from integration_tests.support.images import build_arguments, run
-from integration_tests.support.patience import until
+from integration_tests.support.patience import PATIENCE_S, until
 from integration_tests.support.prometheus import promtool
 from kafka_timer import TimerProducer
 from scripts.common.kafka_io import BROKER_CLOCK, Admin, Receiver
@@ -88,6 +88,7 @@ def test_the_stack_shows_something(own_kafka: EmbeddedKafka, tmp_path: Path) -> 
         status, found = get(port, "/api/v1/timers?topic=orders", token=token)
         return status == 200 and len(found["timers"]) > 0
 
+    processes: list[subprocess.Popen[bytes]] = []
     with ExitStack() as started:
         for name in ("bridge-1", "demo", "canary"):
             command, environment = service_command(name, replaced)
@@ -97,12 +98,16 @@ def test_the_stack_shows_something(own_kafka: EmbeddedKafka, tmp_path: Path) -> 
             )
             started.callback(process.wait)
             started.callback(process.terminate)
+            processes.append(process)
             if name == "bridge-1":
                 until(lambda: get(port, "/health/ready")[0] == 200, "a bridge that is ready")
         until(pending_orders, "pending orders in the API")
         assert get(port, "/api/v1/timers", token="not-the-token-of-the-demo")[0] == 401
         until(lambda: counted(port, 'timer_bridge_deliveries_total{target="orders"}'), "an order of the demo")
         until(lambda: counted(canary_port, "timer_canary_received_total"), "a timer of the canary")
+        assert "timer_canary_lost_total 0.0" in get(canary_port, "/metrics")[1]
+        processes[-1].terminate()
+        assert processes[-1].wait(PATIENCE_S) == 0
 
 
 class Stack:

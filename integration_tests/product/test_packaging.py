@@ -2,10 +2,10 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
-import zipfile
 from functools import cache
 from importlib.metadata import Distribution, version
 from pathlib import Path
@@ -81,21 +81,13 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return build_packages(tmp_path_factory.mktemp("release"))
 
 
-def unpacked_wheel(wheel: Path, place: Path) -> Path:
-    """Return the wheel's content, as an install leaves it."""
-    with zipfile.ZipFile(wheel) as files:
-        files.extractall(place)
-    return place
-
-
 @pytest.fixture(scope="module")
-def client(wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return unpacked_wheel(wheels[0], tmp_path_factory.mktemp("client"))
-
-
-@pytest.fixture(scope="module")
-def unpacked(wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return unpacked_wheel(wheels[1], tmp_path_factory.mktemp("wheel"))
+def sites(wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return the content of the client's wheel and of the bridge's, as an install leaves it."""
+    client, bridge = (tmp_path_factory.mktemp(wheel.name.partition("-")[0]) for wheel in wheels)
+    for wheel, site in zip(wheels, (client, bridge), strict=True):
+        shutil.unpack_archive(wheel, site, "zip")
+    return client, bridge
 
 
 def call(site: Path, client: Path, code: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -113,18 +105,17 @@ def files_in(folder: Path, *packages: str) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in paths if path.suffix != ".pyc"}
 
 
-def is_for_proof(name: str) -> bool:
-    return "tests" in Path(name).parts
-
-
-def test_the_wheels_of_a_release_work_in_an_empty_environment(wheels: list[Path], tmp_path: Path) -> None:
-    (own,) = (Distribution.at(each) for each in unpacked_wheel(wheels[1], tmp_path / "wheel").glob("*.dist-info"))
+def test_the_wheels_of_a_release_work_in_an_empty_environment(
+    wheels: list[Path], sites: tuple[Path, Path], tmp_path: Path
+) -> None:
+    (own,) = map(Distribution.at, sites[1].glob("*.dist-info"))
     assert own.version in install(sys.executable, wheels, tmp_path / "environment")
 
 
-def test_the_wheel_has_the_shipped_files_and_no_others(unpacked: Path) -> None:
+def test_the_wheel_has_the_shipped_files_and_no_others(sites: tuple[Path, Path]) -> None:
+    _, unpacked = sites
     shipped = files_in(unpacked, *PACKAGES)
-    assert shipped == {name for name in files_in(ROOT, *PACKAGES) if not is_for_proof(name)}
+    assert shipped == {name for name in files_in(ROOT, *PACKAGES) if "tests" not in Path(name).parts}
     assert {"bridge/page/templates/overview.html", "bridge/page/static/page.css", "bridge/py.typed"} <= shipped
     assert shipped >= FOR_TESTS_OF_USERS
     (about,) = unpacked.glob("*.dist-info")
@@ -132,7 +123,8 @@ def test_the_wheel_has_the_shipped_files_and_no_others(unpacked: Path) -> None:
     assert (about / "licenses" / "LICENSE").is_file()
 
 
-def test_the_client_has_the_shipped_files_and_needs_confluent_kafka_alone(client: Path, unpacked: Path) -> None:
+def test_the_client_has_the_shipped_files_and_needs_confluent_kafka_alone(sites: tuple[Path, Path]) -> None:
+    client, unpacked = sites
     (about,) = client.glob("*.dist-info")
     assert {path.name for path in client.iterdir()} == {CLIENT, about.name}
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / CLIENT).glob("*.py")}
@@ -144,14 +136,16 @@ def test_the_client_has_the_shipped_files_and_needs_confluent_kafka_alone(client
     assert f"kafka-timer-client=={told.version}" in (own.requires or ())
 
 
-def test_the_client_works_beside_packages_with_our_names_and_imports_nothing_else(client: Path, tmp_path: Path) -> None:
+def test_the_client_works_beside_packages_with_our_names_and_imports_nothing_else(
+    sites: tuple[Path, Path], tmp_path: Path
+) -> None:
     for name in ("schemas", "timer"):
         (tmp_path / f"{name}.py").write_text("MINE = 1\n")
     kafka = Path(confluent_kafka.__path__[0])
     (tmp_path / "only").mkdir()
     for folder in (kafka, *kafka.parent.glob("confluent_kafka.libs")):
         (tmp_path / "only" / folder.name).symlink_to(folder)
-    command = [sys.executable, "-E", "-S", "-W", "error", "-c", ALONE, str(client), str(tmp_path / "only")]
+    command = [sys.executable, "-E", "-S", "-W", "error", "-c", ALONE, str(sites[0]), str(tmp_path / "only")]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
@@ -161,7 +155,8 @@ def test_the_client_works_beside_packages_with_our_names_and_imports_nothing_els
     ]
 
 
-def test_without_the_extra_everything_but_the_spark_jobs_is_imported(unpacked: Path, client: Path) -> None:
+def test_without_the_extra_everything_but_the_spark_jobs_is_imported(sites: tuple[Path, Path]) -> None:
+    client, unpacked = sites
     done = call(unpacked, client, IMPORT_ALL)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [str(unpacked / "bridge"), str(client / CLIENT)]
