@@ -72,38 +72,24 @@ def request(
     return Record("timer.requests", partition, offset, at_ms, "LogAppendTime", key, value, headers)
 
 
-def cancel(id: bytes | None, offset: int, *, at_ms: int = 2_000, partition: int = 0) -> Record:  # noqa: A002
-    named = [(names.ID, id)] if id is not None else []
-    headers = ((names.ACTION, b"cancel"), *named)
-    return Record("timer.requests", partition, offset, at_ms, "LogAppendTime", None, None, headers)
-
-
-def cancel_of(origin: str, offset: int, *, at_ms: int = 2_000, partition: int = 0) -> Record:
-    """Return a cancel by origin."""
-    headers = ((names.ACTION, b"cancel"), (names.OF, origin.encode()))
-    return Record("timer.requests", partition, offset, at_ms, "LogAppendTime", None, None, headers)
-
-
-def move_of(origin: str, offset: int, due_ms: int | None, *, at_ms: int = 2_000, partition: int = 0) -> Record:
-    """Return a move by origin."""
-    asked = move(None, offset, due_ms, at_ms=at_ms)
-    return asked._replace(partition=partition, headers=(*asked.headers, (names.OF, origin.encode())))
-
-
-def pausing(
+def asking(
     action: str, of: bytes | str | None, offset: int, at_ms: int = 2_000, *, also: Headers = (), partition: int = 0
 ) -> Record:
-    """Return a pause or a resume of a timer. `of`: its id as bytes, or its origin as text."""
+    """Return a request about a timer: `pause`, `resume`, ... `of`: its id as bytes, or its origin as text."""
     named = [(names.ID, of)] if isinstance(of, bytes) else []
     named += [(names.OF, of.encode())] if isinstance(of, str) else []
     headers = ((names.ACTION, action.encode()), *named, *also)
     return Record("timer.requests", partition, offset, at_ms, "LogAppendTime", None, None, headers)
 
 
-def move(id_: bytes | None, offset: int, due_ms: int | None, *, at_ms: int = 2_000) -> Record:
-    """What is pending under the id is to be due then."""
-    also = ((names.ACTION, b"move"),)
-    return request(offset, due_ms=due_ms, target=None, id=id_, at_ms=at_ms, value=None, foreign=(), also=also)
+def cancel(of: bytes | str | None, offset: int, *, at_ms: int = 2_000, partition: int = 0) -> Record:
+    return asking("cancel", of, offset, at_ms, partition=partition)
+
+
+def move(of: bytes | str | None, offset: int, due_ms: int | None, *, at_ms: int = 2_000, partition: int = 0) -> Record:
+    """What is pending under the id, or by that origin, is to be due then."""
+    time = ((names.DELIVER_MS, b"%d" % due_ms),) if due_ms is not None else ()
+    return asking("move", of, offset, at_ms, also=time, partition=partition)
 
 
 def copy(asked: Record, offset: int, *, rolls: int = 1, at_ms: int = 2_000, **other: Any) -> Record:
@@ -129,18 +115,16 @@ def delivery(
     *,
     at_ms: int | None = None,
     due_ms: int | None = None,
-    topic: str = "orders",
-    partition: int = 0,
-    offset: int | None = None,
-    clock: str = "LogAppendTime",
-    key: bytes | None = b"key",
-    value: bytes | None = b"value",
     foreign: Headers | None = None,
     origin: str | None = None,
     also: Headers = (),
     rolls: int = 0,
+    **other: Any,
 ) -> Record:
-    """What the bridge makes of a request, 3 ms late; `due_ms` where its header gives a delay or nothing."""
+    """What the bridge makes of a request, 3 ms late; `due_ms` where its header gives a delay or nothing.
+
+    other: fields of the record in which it differs.
+    """
     due_ms = due_ms if due_ms is not None else int(asked.header(names.DELIVER_MS) or 0)
     at_ms = at_ms if at_ms is not None else due_ms + 3
     added = (
@@ -150,29 +134,20 @@ def delivery(
         (names.ROLLS, b"%d" % rolls),
     )
     headers = (*(foreign if foreign is not None else foreign_of(asked)), *added, *also)
-    place = offset if offset is not None else asked.offset
-    return Record(topic, partition, place, at_ms, clock, key, value, headers)
+    made = Record("orders", 0, asked.offset, at_ms, "LogAppendTime", b"key", b"value", headers)
+    return made._replace(**other)
 
 
-def rejection(
-    asked: Record,
-    code: str = "bad-header",
-    *,
-    offset: int | None = None,
-    value: bytes | None = b"",
-    at_ms: int | None = None,
-) -> Record:
-    """`value` b"": as it was sent."""
+def rejection(asked: Record, code: str = "bad-header", *, at_ms: int | None = None, **other: Any) -> Record:
+    """`other`: fields of the record in which it differs from what was sent."""
     added = (
         (names.ERROR, code.encode()),
         (names.ERROR_DETAIL, b"why"),
         (names.ORIGIN, asked.origin.encode()),
     )
-    place = offset if offset is not None else asked.offset
-    headers = (*asked.headers, *added)
     at_ms = at_ms if at_ms is not None else asked.timestamp_ms + 2
-    returned = value if value != b"" else asked.value
-    return Record("timer.rejected", 0, place, at_ms, "LogAppendTime", asked.key, returned, headers)
+    place = ("timer.rejected", 0, asked.offset, at_ms, "LogAppendTime")
+    return Record(*place, asked.key, asked.value, (*asked.headers, *added))._replace(**other)
 
 
 def receipt(kind: str, request: Record, about: Record | None = None, *, at_ms: int | None = None) -> Record:
@@ -262,8 +237,3 @@ class History:
             ~is_receipt_only() & (F.col("requested") | ~is_outside("timer.requests", spans))
         )
         return classify(inside, AuditLimits(**{"as_of_ms": AS_OF_MS, "settle_ms": 0, "tolerance_ms": 1_000, **limits}))
-
-    def classes(self, spark: SparkSession, *, spans: Sequence[Span] = SPANS, **limits: Any) -> dict[str, str]:
-        """Offset of the origin (or the whole of a foreign one) -> class."""
-        found = self.judged(spark, spans=spans, **limits).select("origin", "class").collect()
-        return {origin.removeprefix("timer.requests/0/"): name for origin, name in found}

@@ -25,13 +25,10 @@ from spark_jobs.tests.records import (
     Headers,
     History,
     Record,
-    cancel,
-    cancel_of,
+    asking,
     copy,
     delivery,
     move,
-    move_of,
-    pausing,
     receipt,
     rejection,
     request,
@@ -84,18 +81,14 @@ def _asked(rng: Random, history: History, partition: int, offset: int, at_ms: in
     before = [r for r in history.requests if not _is_copy(r) and _is_timer(r) and r.header(names.DELIVER_MS)]
     kind = rng.choice([kind for kind in kinds if before or kind != "copy"])
     id_ = rng.choice((None, b"x", b"x", b"y") if kinds is ALL or kinds is PLAIN else (b"x",))
-    if kind == "cancel":
-        return cancel(id_, offset, at_ms=at_ms, partition=partition)
     if kind.endswith(" of"):
         place = rng.choice((offset, 77) if not history.requests else [r.offset for r in history.requests])
         origin = f"timer.requests/{partition if rng.randrange(9) else 999}/{place}"
-        if kind in ("pause of", "resume of"):
-            return pausing(kind.removesuffix(" of"), origin, offset, at_ms, partition=partition)
-        if kind == "cancel of":
-            return cancel_of(origin, offset, at_ms=at_ms, partition=partition)
-        return move_of(origin, offset, rng.choice((*TIMES, None)), at_ms=at_ms, partition=partition)
-    if kind in ("pause", "resume"):
-        return pausing(kind, id_, offset, at_ms, partition=partition)
+        if kind != "move of":
+            return asking(kind.removesuffix(" of"), origin, offset, at_ms, partition=partition)
+        return move(origin, offset, rng.choice((*TIMES, None)), at_ms=at_ms, partition=partition)
+    if kind in ("cancel", "pause", "resume"):
+        return asking(kind, id_, offset, at_ms, partition=partition)
     if kind == "copy":
         of = rng.choice(before)
         moves = [r.header(names.DELIVER_MS) for r in history.requests if _is_move_of(r, of)]
@@ -105,7 +98,7 @@ def _asked(rng: Random, history: History, partition: int, offset: int, at_ms: in
         return copy(of, offset, rolls=rng.choice((1, 1, 2)), at_ms=at_ms, partition=partition, **other)
     due_ms = None if kind == "bad" else rng.choice(TIMES)
     if kind == "move":
-        return move(id_, offset, rng.choice((due_ms, due_ms, due_ms, None)), at_ms=at_ms)._replace(partition=partition)
+        return move(id_, offset, rng.choice((due_ms, due_ms, due_ms, None)), at_ms=at_ms, partition=partition)
     if kind == "switch":
         target, action = rng.choice(("orders", "orders", None)), rng.choice(SWITCHES)
         also: Headers = ((names.ACTION, action),)

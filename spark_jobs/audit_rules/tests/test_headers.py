@@ -1,5 +1,6 @@
-"""Headers as Spark sees them. Numbers, names and hashes are compared with the parser in test_profiles.py."""
+"""Headers and keys as Spark sees them. Numbers, names and hashes are compared with the parser in test_profiles.py."""
 
+from random import Random
 from typing import cast
 
 import pytest
@@ -8,7 +9,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
+from kafka_timer import murmur2 as bridge
 from spark_jobs.audit_rules import headers as c
+from spark_jobs.audit_rules import murmur2
 
 pytestmark = pytest.mark.spark
 
@@ -53,3 +56,15 @@ def test_rows_are_fitted_to_a_schema_and_not_built_again_without_need(spark: Spa
     assert widened.collect() == [("a", None, None, 1)]
     with pytest.raises(AnalysisException, match="deliveries"):
         c.fitted(spark.sql("SELECT 'x' AS deliveries"), schema)
+
+
+def test_a_key_has_the_partition_that_kafka_s_producers_choose(spark: SparkSession) -> None:
+    """For keys of all lengths."""
+    random = Random(1)
+    keys = [random.randbytes(length) for length in range(40) for _ in range(5)] + [b"\xff" * 9, b"\x00" * 8]
+    rows = spark.createDataFrame([(key, 1 + at % 7) for at, key in enumerate(keys)], "key BINARY, partitions INT")
+    hashed = murmur2.murmur2(F.col("key")), murmur2.partition_of(F.col("key"), F.col("partitions"))
+    found = [(bytes(key), *other) for key, *other in rows.select("key", "partitions", *hashed).collect()]
+    assert [key for key, *_ in found] == keys
+    for key, count, hash_, partition in found:
+        assert (hash_, partition) == (bridge.murmur2(key), bridge.partition_of(key, count)), key

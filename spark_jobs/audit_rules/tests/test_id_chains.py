@@ -124,6 +124,7 @@ def lost() -> list[Story]:
     again = timer(1, at_ms=60_000, due_ms=61_000)
     pending, other = timer(due_ms=AS_OF_MS + 9), cancel(Y, 1)
     accepted, falsely = [receipt("accepted", again, again)], [receipt("cancelled", other, a)]
+    both_told = [receipt("not-found", c), receipt("cancelled", cancel(X, 2), a)]
     return [
         Story("not found", [a, c], ["missing", "cancel-not-found"], (), (), [receipt("not-found", c)]),
         Story("not found, not due", [pending, c], ["missing", "cancel-not-found"], (), (), [receipt("not-found", c)]),
@@ -132,6 +133,7 @@ def lost() -> list[Story]:
         Story("overdue, sent anew", [a, again], ["missing", "delivered"], [delivery(again)]),
         Story("replaced nothing", [pending, again], ["missing", "delivered"], [delivery(again)], (), accepted),
         Story("another's receipt ends nothing", [a, other], ["missing", "cancel-done"], (), (), falsely),
+        Story("not found, with a false receipt", [a, c], ["missing", "cancel-not-found"], (), (), both_told),
     ]
 
 
@@ -144,6 +146,7 @@ def false_receipts() -> list[Story]:
     unexcused, told = ["missing", "cancel-not-found", "cancel-done"], [receipt("cancelled", again, overdue)]
     return [
         Story("wrong ender", [waits, c, again], [bad, *done], (), (), [receipt("cancelled", again, waits)]),
+        Story("absent ender", [waits, c], [bad, "cancel-done"], (), (), [receipt("cancelled", again, waits)]),
         Story("wrong kind", [waits, b], ["missing", "delivered"], [delivery(b)], (), [receipt("cancelled", b, waits)]),
         Story("without id", [unnamed, c], [bad, "cancel-done"], (), (), [receipt("cancelled", c, unnamed)]),
         Story("rejected too", [overdue, late], [bad, "cancel-done"], (), back, [receipt("cancelled", late, overdue)]),

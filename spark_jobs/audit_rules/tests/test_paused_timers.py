@@ -10,13 +10,12 @@ from spark_jobs.tests.records import (
     AS_OF_MS,
     History,
     Record,
+    asking,
     cancel,
     copy,
     delivery,
     move,
-    move_of,
     paused_copy,
-    pausing,
     receipt,
     rejection,
     request,
@@ -40,16 +39,16 @@ def test_a_paused_timer_is_held_until_it_is_resumed() -> Judging:
     resumed, again_paused, resumed_now, gone = timers(4, 5)
     asked = [silent, told, twice, nameless, later, resumed, again_paused, resumed_now, gone]
     pauses = [
-        pausing("pause", b"0", 20, also=(PAUSES,)),
-        pausing("pause", b"1", 21),
-        pausing("pause", b"2", 22),
-        pausing("pause", b"2", 23, 50_000),
-        pausing("pause", nameless.origin, 24),
-        pausing("pause", b"4", 25),
-        *(pausing("pause", b"5", 26), pausing("resume", b"5", 27, 60_000)),
-        *(pausing("pause", b"6", 28), pausing("resume", b"6", 29, 60_000), pausing("pause", b"6", 30, 60_500)),
-        *(pausing("pause", b"7", 31), pausing("resume", b"7", 32, AS_OF_MS + 1)),
-        *(pausing("pause", b"8", 33), pausing("resume", b"8", 34, 60_000)),
+        asking("pause", b"0", 20, also=(PAUSES,)),
+        asking("pause", b"1", 21),
+        asking("pause", b"2", 22),
+        asking("pause", b"2", 23, 50_000),
+        asking("pause", nameless.origin, 24),
+        asking("pause", b"4", 25),
+        *(asking("pause", b"5", 26), asking("resume", b"5", 27, 60_000)),
+        *(asking("pause", b"6", 28), asking("resume", b"6", 29, 60_000), asking("pause", b"6", 30, 60_500)),
+        *(asking("pause", b"7", 31), asking("resume", b"7", 32, AS_OF_MS + 1)),
+        *(asking("pause", b"8", 33), asking("resume", b"8", 34, 60_000)),
     ]
     copies = [paused_copy(told, 40), paused_copy(nameless, 41), paused_copy(resumed, 42)]
     copies.append(copy(resumed, 43, rolls=2, at_ms=60_001))
@@ -70,11 +69,11 @@ def test_a_pause_that_came_too_late_hides_no_lost_timer() -> Judging:
     """A receipt says that there was a timer to pause, and another one that there was none."""
     lost, lost_twice, there, gone, resumed = timers(5)
     pauses = [
-        pausing("pause", b"0", 20, 50_000),
-        *(pausing("pause", b"1", 21, 50_000), pausing("pause", b"1", 22, 60_000)),
-        pausing("pause", b"2", 23, 50_000),
-        pausing("pause", b"3", 24, 5_500),
-        *(pausing("resume", b"4", 25, 60_000), pausing("pause", b"4", 26, 60_100)),
+        asking("pause", b"0", 20, 50_000),
+        *(asking("pause", b"1", 21, 50_000), asking("pause", b"1", 22, 60_000)),
+        asking("pause", b"2", 23, 50_000),
+        asking("pause", b"3", 24, 5_500),
+        *(asking("resume", b"4", 25, 60_000), asking("pause", b"4", 26, 60_100)),
     ]
     told_of = [receipt("paused", pauses[3], there), receipt("not-found", pauses[4])]
     found = yield History([lost, lost_twice, there, gone, resumed, *pauses], [], [], told_of)
@@ -85,12 +84,12 @@ def test_a_pause_that_came_too_late_hides_no_lost_timer() -> Judging:
 def test_a_move_a_replacement_and_a_cancel_end_a_pause() -> Judging:
     (lost, waits), nameless, (replaced, cancelled, overdue) = timers(2), request(2), timers(3, 3)
     pauses = [
-        *(pausing("pause", b"%d" % n, 20 + n) for n in (0, 1, 3, 4)),
-        pausing("pause", nameless.origin, 22),
-        pausing("pause", b"5", 25, 50_000),
+        *(asking("pause", b"%d" % n, 20 + n) for n in (0, 1, 3, 4)),
+        asking("pause", nameless.origin, 22),
+        asking("pause", b"5", 25, 50_000),
     ]
     ends = [move(b"0", 30, 9_000, at_ms=3_000), move(b"1", 31, AS_OF_MS + 5, at_ms=3_000)]
-    ends += [move_of(nameless.origin, 32, 9_000, at_ms=3_000), request(33, id=b"3", at_ms=60_000, due_ms=61_000)]
+    ends += [move(nameless.origin, 32, 9_000, at_ms=3_000), request(33, id=b"3", at_ms=60_000, due_ms=61_000)]
     ends += [cancel(b"4", 34, at_ms=60_000), cancel(b"5", 35, at_ms=60_000)]
     history = History([lost, waits, nameless, replaced, cancelled, overdue, *pauses, *ends], [delivery(ends[3])])
     assert (yield history).by_class == {
@@ -107,9 +106,9 @@ def test_a_move_a_replacement_and_a_cancel_end_a_pause() -> Judging:
 @one_run(**TIGHT)
 def test_a_resumed_timer_is_late_from_the_resume_on() -> Judging:
     in_time, late, early, before, moved, behind = timers(6)
-    pauses = [pausing("pause", b"%d" % n, 20 + n) for n in (0, 1, 2, 4, 5)] + [pausing("pause", b"3", 23, 6_500)]
-    resumes = [pausing("resume", b"%d" % n, 30 + n, 60_000) for n in (0, 1, 3, 5)]
-    resumes += [pausing("resume", b"2", 32, 3_000), move(b"4", 34, 60_000, at_ms=61_000)]
+    pauses = [asking("pause", b"%d" % n, 20 + n) for n in (0, 1, 2, 4, 5)] + [asking("pause", b"3", 23, 6_500)]
+    resumes = [asking("resume", b"%d" % n, 30 + n, 60_000) for n in (0, 1, 3, 5)]
+    resumes += [asking("resume", b"2", 32, 3_000), move(b"4", 34, 60_000, at_ms=61_000)]
     copies = [paused_copy(in_time, 40), copy(in_time, 41, rolls=2, at_ms=60_001), paused_copy(moved, 42)]
     copies.append(copy(moved, 43, rolls=2, due_ms=b"60000", at_ms=61_001))
     came_on = [delivery(in_time, at_ms=60_003, rolls=2), delivery(moved, due_ms=60_000, at_ms=61_003, rolls=2)]
@@ -127,15 +126,15 @@ def test_a_delivery_while_paused_is_a_fault() -> Judging:
     """Clocks may differ by a second (the default), and a pause may be read a second later (the tolerance)."""
     silent, told, between, second, race, told_race, late, nameless = *timers(7), request(7)
     pauses = [
-        pausing("pause", b"0", 20),
-        pausing("pause", b"1", 21, 4_900),
-        *(pausing("pause", b"2", 22), pausing("resume", b"2", 32, 60_000)),
-        *(pausing("pause", b"3", 23), pausing("resume", b"3", 33, 3_000), pausing("pause", b"3", 43, 3_500)),
-        *(pausing("resume", b"3", 53, 60_000), pausing("pause", b"3", 63, 70_000)),
-        pausing("pause", b"4", 24, 4_903),
-        pausing("pause", b"5", 25, 2_000),
-        pausing("pause", b"6", 26, 2_000),
-        pausing("pause", nameless.origin, 27),
+        asking("pause", b"0", 20),
+        asking("pause", b"1", 21, 4_900),
+        *(asking("pause", b"2", 22), asking("resume", b"2", 32, 60_000)),
+        *(asking("pause", b"3", 23), asking("resume", b"3", 33, 3_000), asking("pause", b"3", 43, 3_500)),
+        *(asking("resume", b"3", 53, 60_000), asking("pause", b"3", 63, 70_000)),
+        asking("pause", b"4", 24, 4_903),
+        asking("pause", b"5", 25, 2_000),
+        asking("pause", b"6", 26, 2_000),
+        asking("pause", nameless.origin, 27),
     ]
     answers = [receipt("paused", pauses[1], told), receipt("paused", pauses[10], told_race, at_ms=30_000)]
     answers.append(receipt("too-late", pauses[11], at_ms=30_000))
@@ -153,7 +152,7 @@ def test_a_delivery_while_paused_is_a_fault() -> Judging:
 def test_what_was_resumed_behind_what_was_read_is_no_fault_yet() -> Judging:
     """The audit has read all that is older than its time. Such a delivery is looked at once more."""
     asked, nameless, paused = *timers(1), request(1), request(2)
-    pauses = [pausing("pause", b"0", 20), pausing("pause", nameless.origin, 21), pausing("pause", paused.origin, 22)]
+    pauses = [asking("pause", b"0", 20), asking("pause", nameless.origin, 21), asking("pause", paused.origin, 22)]
     came_on = [delivery(asked, at_ms=AS_OF_MS + 3), delivery(nameless, at_ms=AS_OF_MS - 900)]
     found = yield History([asked, nameless, paused, *pauses], [*came_on, delivery(paused, at_ms=AS_OF_MS - 1_100)])
     assert found.by_class == {"delivered": "0 1", "paused-but-delivered": "2", "move": "20 21 22"}
@@ -165,16 +164,16 @@ def test_a_pause_of_nothing_changes_nothing() -> Judging:
     other, refused, past = timers(3)
     cancelled, stops = request(3, id=b"3", due_ms=50_000), cancel(b"3", 10)
     pauses = [
-        pausing("pause", b"nothing", 20),
-        pausing("resume", "timer.requests/0/77", 21),
-        pausing("pause", b"1", 22),
-        pausing("resume", b"2", 23, 60_000),
-        pausing("pause", b"3", 24, 3_000),
-        pausing("pause", "timer.requests/9/0", 25),
-        pausing("pause", b"", 26),
-        pausing("pause", None, 27, also=((names.TOPIC, b"orders"),)),
-        pausing("resume", None, 28),
-        pausing("pause", None, 29, also=((names.TOPIC, b"orders"), (names.OF, b"here"))),
+        asking("pause", b"nothing", 20),
+        asking("resume", "timer.requests/0/77", 21),
+        asking("pause", b"1", 22),
+        asking("resume", b"2", 23, 60_000),
+        asking("pause", b"3", 24, 3_000),
+        asking("pause", "timer.requests/9/0", 25),
+        asking("pause", b"", 26),
+        asking("pause", None, 27, also=((names.TOPIC, b"orders"),)),
+        asking("resume", None, 28),
+        asking("pause", None, 29, also=((names.TOPIC, b"orders"), (names.OF, b"here"))),
     ]
     rejections = [rejection(pauses[2], "denied-action"), rejection(pauses[5]), rejection(pauses[6])]
     rejections += [rejection(pauses[8]), rejection(pauses[9])]
@@ -196,7 +195,7 @@ def test_a_pause_of_nothing_changes_nothing() -> Judging:
 def test_an_expiry_is_checked_when_the_timer_is_resumed() -> Judging:
     expire = ((names.EXPIRE_MS, b"30000"),)
     asked, waits = request(0, id=b"0", also=expire), request(1, id=b"1", also=expire)
-    switches = [pausing("pause", b"0", 20), pausing("pause", b"1", 21), pausing("resume", b"0", 22, 60_000)]
+    switches = [asking("pause", b"0", 20), asking("pause", b"1", 21), asking("resume", b"0", 22, 60_000)]
     history = History([asked, waits, *switches], [], [rejection(asked, "expired", at_ms=60_003)])
     assert (yield history).by_class == {"expired": "0", "held": "1", "move": "20 21 22"}
 
@@ -209,10 +208,10 @@ def test_a_paused_occurrence_is_held_and_the_series_goes_on_after_the_resume() -
     all_ = again(5, id=b"5", also=((names.MISSED_POLICY, b"all"),))
     none = again(6, id=b"6", also=((names.MISSED_POLICY, b"none"),), count=2)
     series = [one, wrong, stays, held, lost, all_, none]
-    pauses = [pausing("pause", each.origin, 20 + n, 15_000) for n, each in enumerate(series)]
-    resumes = [pausing("resume", b"%d" % n, 30 + n, 35_000) for n in (0, 1, 4, 5, 6)]
-    pauses.append(pausing("pause", b"0", 37, 35_500))
-    resumes.append(pausing("resume", b"0", 38, 36_000))
+    pauses = [asking("pause", each.origin, 20 + n, 15_000) for n, each in enumerate(series)]
+    resumes = [asking("resume", b"%d" % n, 30 + n, 35_000) for n in (0, 1, 4, 5, 6)]
+    pauses.append(asking("pause", b"0", 37, 35_500))
+    resumes.append(asking("resume", b"0", 38, 36_000))
     seconds = [numbered(each, 40 + n, 2) for n, each in enumerate(series)]
     paused = [
         numbered(each, 50 + n, 2, names.PAUSED_MS + due(2), rolls=2, at_ms=15_001, scheduled_ms=due(2))
@@ -247,8 +246,8 @@ def test_a_timer_whose_pause_retention_has_deleted_is_held_by_the_word_of_its_co
     held, resumed, asked_now, lost, moved_on = timers(5)
     copies = [paused_copy(held, 30, rolls=3, at_ms=60_000), paused_copy(held, 31, rolls=4, at_ms=70_000)]
     copies += [paused_copy(resumed, 32, rolls=3), copy(resumed, 33, rolls=4, at_ms=60_000)]
-    copies += [paused_copy(asked_now, 34, rolls=3), pausing("resume", b"2", 35, 60_000)]
-    copies += [copy(lost, 36, rolls=3), paused_copy(moved_on, 37, rolls=2), pausing("pause", b"4", 38, 50_000)]
+    copies += [paused_copy(asked_now, 34, rolls=3), asking("resume", b"2", 35, 60_000)]
+    copies += [copy(lost, 36, rolls=3), paused_copy(moved_on, 37, rolls=2), asking("pause", b"4", 38, 50_000)]
     copies += [paused_copy(moved_on, 39, rolls=3, at_ms=70_000)]
     found = yield Ranged(History(copies), [Span("timer.requests", 0, 30, 1_000)])
     assert found.by_class == {"held": "0 4", "missing": "1 2 3", "move": "35 38"}

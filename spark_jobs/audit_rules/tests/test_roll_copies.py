@@ -103,9 +103,9 @@ def test_a_copy_of_a_request_before_the_range_is_of_another_time() -> Judging:
 
 @one_run()
 def test_a_delivery_of_a_copy_that_is_not_there_is_altered() -> Judging:
-    asked = request(0)
-    found = yield History([asked, copy(asked, 5)], [delivery(asked, rolls=2)])
-    assert [(r["class"], r.altered) for r in found.rows] == [("altered", [names.ROLLS])]
+    asked, plain = request(0), request(1)
+    found = yield History([asked, plain, copy(asked, 5)], [delivery(asked, rolls=2), delivery(plain, rolls=3)])
+    assert [(r["class"], r.altered) for r in found.rows] == [("altered", [names.ROLLS])] * 2
 
 
 @one_run()

@@ -25,11 +25,9 @@ from spark_jobs.tests.records import (
     History,
     Record,
     cancel,
-    cancel_of,
     copy,
     delivery,
     move,
-    move_of,
     receipt,
     rejection,
     request,
@@ -188,7 +186,7 @@ def test_a_cancel_ends_the_series_and_what_comes_after_it_is_a_fault() -> Judgin
         cancel(b"a", 40, at_ms=15_000),
         cancel(b"b", 41, at_ms=11_002),
         cancel(b"c", 42, at_ms=12_000),
-        cancel_of(nameless.origin, 43, at_ms=15_000),
+        cancel(nameless.origin, 43, at_ms=15_000),
     ]
     copies = [numbered(ended, 10, 2), numbered(told, 51, 2), numbered(goes_on, 12, 2), numbered(goes_on, 13, 3)]
     copies += [numbered(nameless, 14, 2)]
@@ -246,7 +244,7 @@ def test_after_downtime_the_policy_says_which_times_are_left_out() -> Judging:
 @one_run()
 def test_a_moved_occurrence_does_not_move_the_next_one() -> Judging:
     asked, shifted, unasked = again(0, id=b"x", count=2), again(1, count=2), again(2, count=2)
-    moves = [move(b"x", 20, 17_000), move_of(shifted.origin, 21, 17_000)]
+    moves = [move(b"x", 20, 17_000), move(shifted.origin, 21, 17_000)]
     moved = [
         numbered(each, 30 + n, 1, 17_000, rolls=1, at_ms=2_003, scheduled_ms=11_000)
         for n, each in enumerate((asked, shifted, unasked))

@@ -1,7 +1,7 @@
 """Wrong arguments are told before Spark starts, with the argument's name."""
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,6 @@ from spark_jobs.backfill.arguments import parse as parse_backfill
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.files import make_folder, make_local_folder
-
-
-def parse_audit(argv: Sequence[str], environment: Mapping[str, str]) -> AuditArguments:
-    """Return the audit of the first timer topic."""
-    return parse(argv, environment)[0]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +153,7 @@ def test_settings_are_those_of_the_timer_topic_unless_a_flag_says_others(tmp_pat
     config, day_ms = ["--config", str(tmp_path / "bridge.toml"), *out], 86_400_000
 
     def found(*flags: str, **environment: str) -> tuple[object, ...]:
-        told = parse_audit(flags, {f"TIMER_BRIDGE_{name}": value for name, value in environment.items()})
+        told, *_ = parse(flags, {f"TIMER_BRIDGE_{name}": value for name, value in environment.items()})
         return told.levels_ms, told.max_delay_ms, told.profiles
 
     assert found("--bootstrap-servers", "b:1", *out) == (DEFAULT_MS, 366 * day_ms, ("native", "rocketmq"))
@@ -222,7 +217,7 @@ allow = ["b*"]
 def test_topics_that_the_bridge_allows_are_read_too(given: list[str], found: set[str], tmp_path: Path) -> None:
     """The table of a timer topic inherits no patterns. All are allowed by default: then only named ones are read."""
     (tmp_path / "bridge.toml").write_text(PATTERNS)
-    told = parse_audit(["--config", str(tmp_path / "bridge.toml"), "--out", str(tmp_path / "audit"), *given], {})
+    told, *_ = parse(["--config", str(tmp_path / "bridge.toml"), "--out", str(tmp_path / "audit"), *given], {})
     assert allowed_topics(TOPICS, told.allow_targets, told.deny_targets) == found
 
 

@@ -19,7 +19,6 @@ from spark_jobs.tests.records import (
     History,
     Record,
     cancel,
-    cancel_of,
     copy,
     delivery,
     move,
@@ -157,28 +156,17 @@ def test_copies_of_requests_before_the_first_day_are_not_judged(days: Days) -> N
 
 
 @pytest.mark.slow
-def test_a_receipt_that_is_read_before_its_request_is_there_when_that_comes(days: Days) -> None:
-    """The timer topic's end is looked up first. Without it, a cancel that found nothing would hide a lost timer."""
-    lost = request(0, id=b"x", due_ms=50_000)
-    stop = cancel(b"x", 1, at_ms=40_001)
-    history = History([lost], [], [], [receipt("not-found", stop), receipt("replaced", request(5), request(6))])
+def test_a_receipt_or_a_refusal_that_is_read_before_its_request_is_there_when_that_comes(days: Days) -> None:
+    """The timer topic's end is looked up first. Else a cancel would hide a lost timer, and a forgery would be a copy."""
+    lost, asked = request(0, id=b"x", due_ms=50_000), request(1, due_ms=50_000)
+    stop, forged = cancel(b"x", 2, at_ms=40_001), copy(asked, 3, at_ms=40_001)
+    told = [receipt("not-found", stop), receipt("replaced", request(5), request(6))]
+    history = History([lost, asked], [], [rejection(forged, "not-ours")], told)
     runs = days(history)
-    assert runs.run(40_000) == ({0: "pending"}, ())
-    history.requests.append(stop)
-    assert runs.run(DAY_MS) == ({0: "missing", 1: "cancel-not-found"}, ())
-
-
-@pytest.mark.slow
-def test_a_refusal_that_is_read_before_its_request_is_kept(days: Days) -> None:
-    """A forged copy would be taken for one."""
-    asked = request(0, due_ms=50_000)
-    forged = copy(asked, 1, at_ms=40_001)
-    history = History([asked], [], [rejection(forged, "not-ours")])
-    runs = days(history)
-    assert runs.run(40_000) == ({0: "pending"}, ())
-    history.requests.append(forged)
+    assert runs.run(40_000) == ({0: "pending", 1: "pending"}, ())
+    history.requests += [stop, forged]
     history.deliveries.append(delivery(asked))
-    assert runs.run(DAY_MS) == ({0: "delivered", 1: "rejected"}, ())
+    assert runs.run(DAY_MS) == ({0: "missing", 1: "delivered", 2: "cancel-not-found", 3: "rejected"}, ())
 
 
 @pytest.mark.slow
@@ -232,7 +220,7 @@ def test_a_cancel_that_comes_while_a_part_is_read_leaves_no_missing_timer(days: 
     """
     ended, lost = request(0, id=b"x", due_ms=30_001), request(1, id=b"y", due_ms=20_000)
     asleep, stop = request(2, due_ms=9 * DAY_MS), cancel(b"x", 3, at_ms=41_001)
-    by_origin = cancel_of(asleep.origin, 4, at_ms=41_001)
+    by_origin = cancel(asleep.origin, 4, at_ms=41_001)
     first = delivery(lost, at_ms=1_000, offset=0)._replace(value=b"first", headers=())  # the topic is older
     before = receipt("cancelled", cancel(b"y", 9, at_ms=30_000), lost)
     runs = days(History([ended, lost, asleep], [first], [], [before]))

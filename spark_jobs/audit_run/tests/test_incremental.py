@@ -24,12 +24,12 @@ from spark_jobs.platform.tables import written
 from spark_jobs.tests.records import (
     AS_OF_MS,
     History,
+    asking,
     cancel,
     copy,
     delivery,
     move,
     paused_copy,
-    pausing,
     receipt,
     rejection,
     request,
@@ -87,7 +87,7 @@ def test_day_by_day_is_the_same_as_all_at_once(spark: SparkSession, example: int
         found, _ = audited(spark, history, Path(out), PARTITIONS, DAYS_MS)
     expected = {r.origin: r["class"] for r in rows if not (r.kind == "cancel" and r["proof"] == "order")}
     wrong = {origin: (found.get(origin), name) for origin, name in expected.items() if found.get(origin) != name}
-    assert not wrong, _told(history, wrong)
+    assert not wrong, wrong
     # What was a forgery at first may turn out a copy, when the one before it is refused on a later day.
     claims = {asked.origin for asked in history.requests if asked.header(names.ORIGIN)}
     assert found.keys() - {r.origin for r in rows} <= claims
@@ -118,12 +118,12 @@ def test_a_pause_of_one_day_holds_for_the_next_ones(spark: SparkSession, tmp_pat
     """Resumes, moves, deliveries and a receipt come on later days: the classes are those of all at once."""
     held, resumed, lost, wrong, moved, overdue, twice = timers = [request(n, id=b"%d" % n) for n in range(7)]
     series, nameless = again(8, id=b"8"), again(9)
-    pauses = [pausing("pause", b"%d" % n, 10 + n) for n in (0, 1, 2, 3, 4, 6)]
-    pauses += [pausing("pause", b"8", 18, 15_000), pausing("pause", nameless.origin, 19, 15_000)]
-    pauses.append(pausing("pause", b"5", 60, 60_000))
-    later = [pausing("resume", b"%d" % n, 30 + n, at_ms) for n, at_ms in ((1, 20_000), (2, 20_000), (3, 40_000))]
-    later += [move(b"4", 34, 25_000, at_ms=20_000), pausing("resume", b"8", 38, 35_000)]
-    later += [pausing("resume", b"6", 36, 20_000), pausing("pause", b"6", 46, 20_500)]
+    pauses = [asking("pause", b"%d" % n, 10 + n) for n in (0, 1, 2, 3, 4, 6)]
+    pauses += [asking("pause", b"8", 18, 15_000), asking("pause", nameless.origin, 19, 15_000)]
+    pauses.append(asking("pause", b"5", 60, 60_000))
+    later = [asking("resume", b"%d" % n, 30 + n, at_ms) for n, at_ms in ((1, 20_000), (2, 20_000), (3, 40_000))]
+    later += [move(b"4", 34, 25_000, at_ms=20_000), asking("resume", b"8", 38, 35_000)]
+    later += [asking("resume", b"6", 36, 20_000), asking("pause", b"6", 46, 20_500)]
     copies = [paused_copy(each, 20 + n) for n, each in enumerate((held, resumed, lost, wrong, moved))]
     copies += [copy(resumed, 51, rolls=2, at_ms=20_001), copy(moved, 54, rolls=2, at_ms=20_001, due_ms=b"25000")]
     copies += [numbered(nameless, 27, 2), numbered(series, 28, 2), numbered(series, 70, 2, rolls=3, at_ms=35_001)]
@@ -147,15 +147,6 @@ def test_a_pause_of_one_day_holds_for_the_next_ones(spark: SparkSession, tmp_pat
     assert all(row["lateness_ms"] in (None, late[row["origin"]]) for row in by_day)
     assert late[resumed.origin] == late[f"{series.origin}#2"] == 3
     assert state.open == 5, "held ones, and the missing one"
-
-
-def _told(history: History, wrong: dict[str, tuple[str | None, str]]) -> str:
-    """The first that differs, and all that lies on the topics about its partition."""
-    partition = next(iter(wrong)).split("/")[1]
-    records = [*history.requests, *history.deliveries, *history.rejections, *history.receipts]
-    mark = f"timer.requests/{partition}/"
-    about = [str(r) for r in records if r.origin.startswith(mark) or mark in str(r.headers) or mark in str(r.value)]
-    return "\n".join([str(wrong), *about])
 
 
 @pytest.mark.slow

@@ -112,19 +112,25 @@ def test_a_topic_that_was_created_again_cut_or_compacted_since_the_audit_may_hav
     assert unreliable_topics(now, unknown, ["orders"]) == {"orders"}
 
 
+def write_requests(folder: Path, *rows: dict[str, Any]) -> None:
+    """Write the table of an audit that has not ended."""
+    row = {"topic": "timer.requests", "partition": 0, "class": "missing", "kind": "schedule", "target": "orders"}
+    (folder / "requests").mkdir()
+    table = pa.Table.from_pylist([row | each for each in rows], schema=REQUESTS.arrow())
+    pq.write_table(table, folder / "requests" / "part.parquet")
+
+
 def test_what_ended_a_timer_or_may_have_delivered_it_is_known_from_the_audit(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """One was lost before its cancel came: missing to the audit, and it is not wanted any more."""
-    row = {"topic": "timer.requests", "partition": 0, "class": "missing", "kind": "schedule", "target": "orders"}
-    rows = [
-        row | {"origin": "t/0/1", "offset": 1, "due_ms": 5, "ended_by": "t/0/2"},
-        row | {"origin": "t/0/3", "offset": 3, "due_ms": 5, "proof": "unread-outcome"},
-        row | {"origin": "t/0/4", "offset": 4, "due_ms": 5, "proof": "unread-outcome", "class": "unjudged"},
-        row | {"origin": "t/0/5", "offset": 5, "due_ms": 5, "class": "unjudged"},
-    ]
-    (tmp_path / "requests").mkdir()
-    pq.write_table(pa.Table.from_pylist(rows, schema=REQUESTS.arrow()), tmp_path / "requests" / "part.parquet")
+    write_requests(
+        tmp_path,
+        {"origin": "t/0/1", "offset": 1, "due_ms": 5, "ended_by": "t/0/2"},
+        {"origin": "t/0/3", "offset": 3, "due_ms": 5, "proof": "unread-outcome"},
+        {"origin": "t/0/4", "offset": 4, "due_ms": 5, "proof": "unread-outcome", "class": "unjudged"},
+        {"origin": "t/0/5", "offset": 5, "due_ms": 5, "class": "unjudged"},
+    )
     arguments = BackfillArguments(access=KafkaAccess("localhost:9092"), audit=tmp_path, out=tmp_path)
     found = missing(arguments).select("origin", "ended_by", "is_unread").collect()
     assert sorted(map(tuple, found)) == [("t/0/1", "t/0/2", False), ("t/0/3", None, True), ("t/0/4", None, True)]
@@ -160,10 +166,7 @@ def test_what_waited_before_the_real_topics_were_looked_at_is_not_asked_about_ag
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An executor is lost, and what it had kept is made anew: behind a delivery that lies beyond what was read."""
-    row = {"topic": "timer.requests", "partition": 0, "class": "missing", "kind": "schedule", "target": "orders"}
-    rows = [row | {"origin": "timer.requests/0/1", "offset": 1, "requested_ms": 1, "due_ms": 5}]
-    (tmp_path / "requests").mkdir()
-    pq.write_table(pa.Table.from_pylist(rows, schema=REQUESTS.arrow()), tmp_path / "requests" / "part.parquet")
+    write_requests(tmp_path, {"origin": "timer.requests/0/1", "offset": 1, "requested_ms": 1, "due_ms": 5})
 
     def nothing_came(judged: DataFrame, *_: object) -> DataFrame:
         spark.catalog.clearCache()

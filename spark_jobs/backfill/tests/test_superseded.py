@@ -8,7 +8,7 @@ from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules.requests import requests
 from spark_jobs.backfill.outcomes import superseded, with_ids
 from spark_jobs.platform.tables import RECORDS_DDL
-from spark_jobs.tests.records import Record, cancel, cancel_of, copy, move, move_of, pausing, rejection, request
+from spark_jobs.tests.records import Record, asking, cancel, copy, move, rejection, request
 
 pytestmark = pytest.mark.spark
 
@@ -55,9 +55,9 @@ def test_a_request_that_ends_nothing_supersedes_nothing(spark: SparkSession) -> 
 
 def test_a_cancel_by_origin_supersedes_its_timer(spark: SparkSession) -> None:
     lost = [request(0), request(1, id=b"x"), request(2), request(3), request(4)]
-    refused, moved = cancel_of(lost[2].origin, 12), move_of(lost[3].origin, 13, 9_000)
-    elsewhere = cancel_of(lost[4].origin, 14, partition=1)
-    later = [cancel_of(lost[0].origin, 10), cancel_of(lost[1].origin, 11), refused, moved, elsewhere]
+    refused, moved = cancel(lost[2].origin, 12), move(lost[3].origin, 13, 9_000)
+    elsewhere = cancel(lost[4].origin, 14, partition=1)
+    later = [cancel(lost[0].origin, 10), cancel(lost[1].origin, 11), refused, moved, elsewhere]
     told = found(spark, [*lost, *later], [rejection(refused, "denied-action")], lost)
     assert told == {0: "timer.requests/0/10", 1: "timer.requests/0/11"}
 
@@ -65,13 +65,13 @@ def test_a_cancel_by_origin_supersedes_its_timer(spark: SparkSession) -> None:
 def test_a_timer_that_is_paused_is_not_sent(spark: SparkSession) -> None:
     """Also if the bridge had lost it by then, so that its journal has no pause."""
     lost = [request(offset, id=b"%d" % offset) for offset in range(6)] + [request(6), request(7)]
-    before, refused = pausing("pause", b"4", 3), pausing("pause", b"5", 30)
+    before, refused = asking("pause", b"4", 3), asking("pause", b"5", 30)
     later = [
-        pausing("pause", b"0", 10),
-        *(pausing("pause", b"1", 11), pausing("resume", b"1", 12)),
-        *(pausing("pause", b"2", 13), pausing("resume", lost[2].origin, 14), pausing("pause", b"2", 15)),
-        *(pausing("pause", b"3", 16), move_of(lost[3].origin, 17, 9_000)),
-        *(pausing("pause", lost[6].origin, 18), pausing("pause", lost[7].origin, 19), cancel_of(lost[7].origin, 20)),
+        asking("pause", b"0", 10),
+        *(asking("pause", b"1", 11), asking("resume", b"1", 12)),
+        *(asking("pause", b"2", 13), asking("resume", lost[2].origin, 14), asking("pause", b"2", 15)),
+        *(asking("pause", b"3", 16), move(lost[3].origin, 17, 9_000)),
+        *(asking("pause", lost[6].origin, 18), asking("pause", lost[7].origin, 19), cancel(lost[7].origin, 20)),
     ]
     told = found(spark, [*lost, before, *later, refused], [rejection(refused, "denied-action")], lost)
     assert {n: told.pop(n) for n in (0, 2, 6)} == {n: f"timer.requests/0/{at}" for n, at in ((0, 10), (2, 15), (6, 18))}
