@@ -1,9 +1,8 @@
 """The audit on a real broker: deliveries made by hand, with planted faults, in transactions that commit and abort."""
 
-import gc
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +15,7 @@ from confluent_kafka import Message, Producer
 from pyspark.errors import AnalysisException
 
 from bridge.page.find_verdicts import verdicts
-from integration_tests.conftest import started
+from integration_tests.conftest import Broker, started
 from integration_tests.support.bridge_command import Names, read
 from integration_tests.support.patience import PATIENCE_S, until
 from kafka_timer import headers as names
@@ -30,18 +29,7 @@ from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka import admin
 from spark_jobs.kafka.security import KafkaAccess
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.broker,
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
-
-
-@pytest.fixture(autouse=True)
-def _sockets_of_pyspark() -> Iterator[None]:
-    """It leaves them to the garbage collector, which shall not come in the next test."""
-    yield
-    gc.collect()
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.usefixtures("spark")]
 
 
 class Sent(NamedTuple):
@@ -61,12 +49,13 @@ class World:
     """Topics of one test, and a hand that plays senders and bridge."""
 
     def __init__(self, bootstrap_servers: str) -> None:
-        name = uuid4().hex[:8]
+        name, self.topics = uuid4().hex[:8], Names()
         self.servers = bootstrap_servers
-        self.timers, self.rejected, self.receipts = f"timers-{name}", f"rejected-{name}", f"receipts-{name}"
+        self.timers, self.rejected, self.receipts = self.topics.timers, self.topics.rejected, self.topics.receipts
         self.orders, self.bills = f"orders-{name}", f"bills-{name}"
         by_broker = (self.timers, self.rejected, self.receipts, self.orders)
-        Admin(bootstrap_servers).create_topics(by_broker, partitions=2, settings=BROKER_CLOCK)
+        for_bridge = {"retention.bytes": "-1", "compression.type": "uncompressed", "max.message.bytes": "8388608"}
+        Admin(bootstrap_servers).create_topics(by_broker, partitions=2, settings=BROKER_CLOCK | for_bridge)
         by_sender = {"message.timestamp.type": "CreateTime"}
         Admin(bootstrap_servers).create_topics([self.bills], partitions=2, settings=by_sender)
         self._producer = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": f"hand-{name}"})
@@ -136,7 +125,7 @@ def due(at_ms: int) -> tuple[str, bytes]:
 
 
 @pytest.fixture
-def world(kafka: Any) -> World:
+def world(kafka: Broker) -> World:
     return World(kafka.bootstrap_servers)
 
 
@@ -160,8 +149,70 @@ def clean(world: World) -> None:
     world.deliver(world.send(world.timers, [{"headers": spelled}])[0].origin, now)
 
 
-@pytest.mark.usefixtures("spark")
-def test_planted_faults_exit_3_and_each_is_found(world: World, tmp_path: Path) -> None:
+SERVED = {
+    "plain": ("delivered", None),
+    "level": ("delivered", None),
+    "rolled": ("delivered", None),
+    "cancelled": ("cancelled", "receipt"),
+    "cancelled-2": ("cancelled", "receipt"),
+    "replaced": ("replaced", "receipt"),
+    "cancel": ("cancel-done", "receipt"),
+    "cancel twice": ("cancel-not-found", "receipt"),
+    "replaces": ("delivered", None),
+    **dict.fromkeys(("too far", "bad", "nowhere", "forged"), ("rejected", None)),
+    "cancel after rolls": ("cancel-done", "receipt"),
+    "last": ("delivered", None),
+    "waits": ("pending", None),
+}
+"""Class and proof of each request that `served` sends."""
+
+
+def served(kafka: Broker, world: World, folder: Path) -> dict[str, Sent]:
+    """Let a real bridge serve requests: ids, cancels, replaced ones, rolls in a window of 1 s, levels, refusals."""
+    topics, sent = world.topics, dict[str, Sent]()
+    Admin(kafka.bootstrap_servers).create_topics([topics.target], partitions=2, settings=BROKER_CLOCK)
+
+    def send(name: str, *headers: tuple[str, bytes], target: str = topics.target) -> None:
+        sent[name] = world.request(*headers, target=target, value=name.encode())
+
+    def after(ms: int) -> tuple[str, bytes]:
+        return (names.DELAY_MS, b"%d" % ms)
+
+    def named(id_: str) -> tuple[str, bytes]:
+        return (names.ID, id_.encode())
+
+    end = (names.ACTION, b"cancel")
+    settings = ["--roll-window", "1s", "--receipts", "all"]
+    with BridgeProcess(folder, kafka.bootstrap_servers, [*topics.arguments, *settings]) as bridge:
+        send("plain", after(100))
+        send("level", (names.DELAY_LEVEL, b"1"))
+        send("rolled", after(8_000), named("r"))
+        send("cancelled", after(60_000), named("c"))
+        send("cancelled-2", after(60_000), named("rolling"))
+        send("replaced", after(60_000), named("p"))
+        send("cancel", end, named("c"))
+        send("cancel twice", end, named("c"))
+        send("replaces", after(200), named("p"), (names.ACTION, b"replace"))
+        send("too far", (names.DELIVER_MS, b"99999999999999"), named("p2"))
+        send("bad", after(100), (names.DELIVER_MS, b"5"))
+        send("nowhere", after(100), target=f"{topics.target}-none")
+        send("forged", (names.DELIVER_MS, b"5"), (names.ORIGIN, sent["rolled"].origin), (names.ROLLS, b"1"))
+        delivered = {r.value() for r in read(kafka, topics.target, 4)}
+        assert delivered == {b"plain", b"level", b"rolled", b"replaces"}
+        send("cancel after rolls", end, named("rolling"))
+        send("last", after(50))
+        read(kafka, topics.target, 5)
+        send("waits", after(3_600_000))
+        # Accepted 10, delivered 5, cancelled 2, not found, replaced, rejected 4: with these all is done.
+        read(kafka, world.receipts, 23)
+        bridge.demand_alive()
+    return sent
+
+
+def test_planted_faults_exit_3_and_each_is_found_beside_the_timers_of_a_real_bridge(
+    kafka: Broker, world: World, tmp_path: Path
+) -> None:
+    sent = served(kafka, world, tmp_path / "bridge")
     clean(world)
     now = now_ms()
     planted: dict[str, bytes] = {}
@@ -211,6 +262,10 @@ def test_planted_faults_exit_3_and_each_is_found(world: World, tmp_path: Path) -
     others = {forged: "missing", elsewhere: "altered"}
     assert faulty == {origin: name for name, origin in planted.items()} | others
     assert {row["class"] for row in rows if row["origin"].encode() == nowhere} == {"unjudged"}, "deleted since?"
+    of_bridge = {name: row for name, at in sent.items() for row in rows if row["origin"].encode() == at.origin}
+    assert {name: (row["class"], row["proof"]) for name, row in of_bridge.items()} == SERVED
+    assert of_bridge["rolled"]["copies"] >= 2
+    assert of_bridge["cancelled-2"]["copies"] >= 1
     (early,) = verdicts(str(tmp_path), [planted["early"].decode()])
     assert (early["class"], early["delivered_topic"]) == ("early", world.orders)
     by_topic = {row["topic"]: row["clock"] for row in pq.read_table(tmp_path / "topics").to_pylist()}
@@ -222,7 +277,6 @@ def test_planted_faults_exit_3_and_each_is_found(world: World, tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("spark")
 def test_a_range_of_time_leaves_the_rest_unjudged(world: World, tmp_path: Path) -> None:
     now = now_ms()
     world.request(due(now))  # missing, but before the range
@@ -242,7 +296,6 @@ def test_a_range_of_time_leaves_the_rest_unjudged(world: World, tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("spark")
 def test_what_an_open_transaction_hides_is_pending_until_it_is_decided(world: World, tmp_path: Path) -> None:
     """Another sender's, on the real topic and on the rejected one: what stands behind it may not be read yet."""
     now = now_ms()
@@ -273,7 +326,6 @@ def test_what_an_open_transaction_hides_is_pending_until_it_is_decided(world: Wo
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("spark")
 def test_one_who_sends_from_tomorrow_hides_nothing_from_an_audit_of_a_day(world: World, tmp_path: Path) -> None:
     """`bills` has the times that senders say."""
     now = now_ms()
@@ -287,88 +339,7 @@ def test_one_who_sends_from_tomorrow_hides_nothing_from_an_audit_of_a_day(world:
     assert [(row["origin"].encode(), row["class"]) for row in rows] == [(timer.origin, "delivered")]
 
 
-@pytest.mark.usefixtures("spark")
-def test_the_real_bridge_is_clean(kafka: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Ids, cancels, replaced ones, rolls in a window of a second, levels, refusals, forged copies."""
-    topics = Names()
-    receipts = topics.receipts
-    Admin(kafka.bootstrap_servers).create_topics([topics.target], partitions=2, settings=BROKER_CLOCK)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    sent: dict[str, Message] = {}
-
-    def send(name: str, *headers: tuple[str, bytes], target: str | None = None) -> None:
-        def told(error: object, message: Message) -> None:
-            assert error is None, error
-            sent[name] = message
-
-        where = [] if any(h[0] == names.TOPIC for h in headers) else [(names.TOPIC, (target or topics.target).encode())]
-        producer.produce(topics.timers, name.encode(), b"k", partition=0, headers=[*where, *headers], on_delivery=told)
-        assert producer.flush(PATIENCE_S) == 0
-
-    def after(ms: int) -> tuple[str, bytes]:
-        return (names.DELAY_MS, b"%d" % ms)
-
-    def named(id_: str) -> tuple[str, bytes]:
-        return (names.ID, id_.encode())
-
-    end = (names.ACTION, b"cancel")
-    settings = ["--roll-window", "1s", "--receipts", "all"]
-    with BridgeProcess(tmp_path / "bridge", kafka.bootstrap_servers, [*topics.arguments, *settings]) as bridge:
-        send("plain", after(100))
-        send("level", (names.DELAY_LEVEL, b"1"))
-        send("rolled", after(8_000), named("r"))
-        send("cancelled", after(60_000), named("c"))
-        send("cancelled-2", after(60_000), named("rolling"))
-        send("replaced", after(60_000), named("p"))
-        send("cancel", end, named("c"))
-        send("cancel twice", end, named("c"))
-        send("replaces", after(200), named("p"), (names.ACTION, b"replace"))
-        send("too far", (names.DELIVER_MS, b"99999999999999"), named("p2"))
-        send("bad", after(100), (names.DELIVER_MS, b"5"))
-        send("nowhere", after(100), target=f"{topics.target}-none")
-        origin = f"{topics.timers}/0/{sent['rolled'].offset()}".encode()
-        send("forged", (names.DELIVER_MS, b"5"), (names.ORIGIN, origin), (names.ROLLS, b"1"))
-        delivered = {r.value() for r in read(kafka, topics.target, 4)}
-        assert delivered == {b"plain", b"level", b"rolled", b"replaces"}
-        send("cancel after rolls", end, named("rolling"))
-        send("last", after(50))
-        read(kafka, topics.target, 5)
-        send("waits", after(3_600_000))
-        producer.flush(PATIENCE_S)
-        # Accepted 10, delivered 5, cancelled 2, not found, replaced, rejected 4: with these all is done.
-        read(kafka, receipts, 23)
-        bridge.demand_alive()
-
-    given = ["--bootstrap-servers", kafka.bootstrap_servers, "--out", str(tmp_path / "audit")]
-    given += ["--timer-topic", topics.timers, "--rejected-topic", topics.rejected, "--receipts-topic", receipts]
-    assert main([*given, "--settle-ms", "0", "--skew-ms", "0"]) == 0, capsys.readouterr().out
-    assert "Clean: 16 requests, no fault" in capsys.readouterr().out
-    rows = {row["offset"]: row for row in pq.read_table(tmp_path / "audit" / "requests").to_pylist()}
-    found = {name: rows[message.offset()] for name, message in sent.items()}
-    assert {name: (row["class"], row["proof"]) for name, row in found.items()} == {
-        "plain": ("delivered", None),
-        "level": ("delivered", None),
-        "rolled": ("delivered", None),
-        "cancelled": ("cancelled", "receipt"),
-        "cancelled-2": ("cancelled", "receipt"),
-        "replaced": ("replaced", "receipt"),
-        "cancel": ("cancel-done", "receipt"),
-        "cancel twice": ("cancel-not-found", "receipt"),
-        "replaces": ("delivered", None),
-        "too far": ("rejected", None),
-        "bad": ("rejected", None),
-        "nowhere": ("rejected", None),
-        "forged": ("rejected", None),
-        "cancel after rolls": ("cancel-done", "receipt"),
-        "last": ("delivered", None),
-        "waits": ("pending", None),
-    }
-    assert found["rolled"]["copies"] >= 2
-    assert found["cancelled-2"]["copies"] >= 1
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("spark")
 def test_several_timer_topics_are_audited_in_one_run(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -391,7 +362,6 @@ def test_several_timer_topics_are_audited_in_one_run(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("spark")
 def test_a_table_that_cannot_be_merged_hides_no_fault(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

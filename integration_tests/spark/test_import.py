@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bridge.dev.embedded_kafka import free_port
 from integration_tests.conftest import Broker
 from integration_tests.spark.test_backfill import now_ms
 from integration_tests.support.bridge_command import Names, command
@@ -31,25 +31,11 @@ from spark_jobs.kafka.resend import CommittedRecord, MarkReader, read_committed
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.tables import Row
 
-pytestmark = [
-    pytest.mark.timeout(900),
-    pytest.mark.spark,
-    pytest.mark.broker,
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.spark, pytest.mark.broker, pytest.mark.usefixtures("spark")]
 
-HOUR_MS = 3_600_000
 EXPORTED = ColumnMapping({}, {}, 86_400_000)
 EVERY_BYTE = bytes(range(256))
 FOREIGN = (("a", EVERY_BYTE), ("a", None))
-
-
-def pause(cluster: Cluster, topics: Names, target: str) -> None:
-    """From the start of the first bridge on."""
-    key, value = control_record(Paused(topics.timers, target), on=True)
-    cluster.create(topics.control, 1)
-    cluster.send(topics.control, value, key=key)
-    cluster.flush()
 
 
 class OldBridge:
@@ -57,43 +43,38 @@ class OldBridge:
 
     def __init__(self, kafka: Broker, folder: Path) -> None:
         self.cluster, self._topics, self._folder = Cluster(kafka.bootstrap_servers), Names(), folder
-        self._lives = 0
         self._came, self.target = self.cluster.topic("came"), self._topics.target
         self.cluster.create(self.target, 4, message_timestamp_type="LogAppendTime")
+        right = {"message_timestamp_type": "LogAppendTime", "retention_bytes": "-1", "max_message_bytes": "8388608"}
+        self.cluster.create(self._topics.timers, 2, compression_type="uncompressed", **right)
+        self.cluster.create(self._topics.control, 1)
+        key, value = control_record(Paused(self._topics.timers, self.target), on=True)
+        self.cluster.send(self._topics.control, value, key=key)
+        self._send(b"held", 10)
+        self._send(b"held with all", 10, (names.ID, b"\xff1"), (names.KEY, b""), (names.PARTITION, b"3"))
+        self._send(None, 10, (names.EXPIRE_MS, b"%d" % (now_ms() + 86_400_000)))
+        for each in (b"far", b"far too"):
+            self._send(each, 3_600_000, (names.ID, each))
+        for each in (b"ended", b"replaced"):
+            self._send(each, 3_600_000, (names.ID, b"i"))
+        end = [(names.ACTION, b"cancel"), (names.ID, b"i")]
+        self.cluster.send(self._topics.timers, None, headers=end, partition=len(b"ended") % 2)
+        self._send(b"replaces", 3_600_000, (names.ID, b"i"), (names.ACTION, b"replace"))
 
     def exported(self, file: Path) -> list[dict[str, Any]]:
-        """Lived on, until something has rolled and no copy is on its way, and stopped; rows of the file."""
-        while True:
-            self._live()
+        """Live until something has rolled and no copy is on its way. Return the rows of the file."""
+        arguments = [*self._topics.arguments, "--roll-window", "1s"]
+        for lives in count(1):
+            with BridgeProcess(self._folder, self.cluster.bootstrap_servers, arguments):
+                self._send(b"came", 0, target=self._came)
+                self.cluster.flush()
+                until(lambda lives=lives: len(self.cluster.values(self._came)) == lives)  # type: ignore[misc]
             done = command("export", str(self._folder / "timer-data"), str(file))
             assert done.returncode == 0, done.stderr
             rows: list[dict[str, Any]] = pq.read_table(file).to_pylist()
             if not done.stderr and any(row["rolls"] for row in rows):
                 return rows
-
-    def _live(self) -> None:
-        self._lives += 1
-        arguments = [*self._topics.arguments, "--roll-window", "1s"]
-        if self._lives == 1:
-            pause(self.cluster, self._topics, self.target)
-        with BridgeProcess(self._folder, self.cluster.bootstrap_servers, arguments):
-            if self._lives == 1:
-                self._send_all()
-            self._send(b"came", 0, target=self._came)
-            self.cluster.flush()
-            until(lambda: len(self.cluster.values(self._came)) == self._lives)
-
-    def _send_all(self) -> None:
-        self._send(b"held", 10)
-        self._send(b"held with all", 10, (names.ID, b"\xff1"), (names.KEY, b""), (names.PARTITION, b"3"))
-        self._send(None, 10, (names.EXPIRE_MS, b"%d" % (now_ms() + 86_400_000)))
-        for value in (b"far", b"far too"):
-            self._send(value, 3_600_000, (names.ID, value))
-        for value in (b"ended", b"replaced"):
-            self._send(value, 3_600_000, (names.ID, b"i"))
-        end = [(names.ACTION, b"cancel"), (names.ID, b"i")]
-        self.cluster.send(self._topics.timers, None, headers=end, partition=len(b"ended") % 2)
-        self._send(b"replaces", 3_600_000, (names.ID, b"i"), (names.ACTION, b"replace"))
+        raise AssertionError
 
     def _send(
         self, value: bytes | None, delay_ms: int, *more: tuple[str, bytes | None], target: str | None = None
@@ -104,7 +85,6 @@ class OldBridge:
         self.cluster.send(self._topics.timers, value, key=EVERY_BYTE, headers=headers, partition=partition)
 
 
-@pytest.mark.usefixtures("spark")
 def test_what_was_pending_in_one_bridge_comes_out_of_another_once(kafka: Broker, tmp_path: Path) -> None:
     """What has ended, been replaced or come stays behind."""
     here, there, file = OldBridge(kafka, tmp_path / "here"), Names(), tmp_path / "pending.parquet"
@@ -159,52 +139,6 @@ def imported(
         resent_topic=f"resent-{timer_topic}",
     )
     return bulk_import.run_import(asked)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("spark")
-def test_what_a_partition_s_former_owner_kept_is_not_sent_again(kafka: Broker, tmp_path: Path) -> None:
-    """It keeps its store: what was delivered and ended since is pending there still, and what is pending is in both."""
-    cluster, old, new = Cluster(kafka.bootstrap_servers), Names(), Names()
-    came, later = cluster.topic("came"), cluster.topic("later")
-    files = [tmp_path / "former.parquet", tmp_path / "last.parquet"]
-
-    def ask(action: bytes, *more: tuple[str, bytes | None]) -> None:
-        cluster.send(old.timers, None, headers=[(names.ACTION, action), *more])
-        cluster.flush()
-
-    pause(cluster, old, came)
-    dynamic = [*old.arguments, "--no-static-membership"]  # so that a stop hands over at once
-    for file in files:
-        with BridgeProcess(tmp_path / file.stem, kafka.bootstrap_servers, dynamic, http_port=free_port()) as bridge:
-            if file is files[0]:
-                for value, target, delay_ms in (
-                    (b"soon", came, 1),
-                    (b"stays", later, HOUR_MS),
-                    (b"ended", later, HOUR_MS),
-                ):
-                    headers = [(names.TOPIC, target.encode()), (names.DELAY_MS, b"%d" % delay_ms), (names.ID, value)]
-                    cluster.send(old.timers, value, headers=headers)
-                cluster.flush()
-                until(lambda: json.loads(bridge.get("/pending"))["pending"] == 3)
-            else:
-                key, value = control_record(Paused(old.timers, came), on=False)
-                cluster.send(old.control, value, key=key)
-                ask(b"cancel", (names.ID, b"ended"))
-                until(lambda: cluster.values(came) == [b"soon"])
-                until(lambda: json.loads(bridge.get("/pending"))["pending"] == 1)
-        done = command("export", str(tmp_path / file.stem / "timer-data"), str(file))
-        assert (done.returncode, done.stderr) == (0, "")
-    assert [sorted(pq.read_table(file)["value"].to_pylist()) for file in files] == [
-        [b"ended", b"soon", b"stays"],
-        [b"stays"],
-    ]
-
-    cluster.create(new.timers, 2)
-    assert imported(kafka, files, tmp_path / "imported", new.timers) == bulk_import.ImportResult(1, 0, 1, 0)
-    assert cluster.values(new.timers) == [b"stays"]
-    by_pattern = [tmp_path / "*.parquet", files[0]]
-    assert imported(kafka, by_pattern, tmp_path / "other", new.timers) == bulk_import.ImportResult(1, 0, 1, 0)
 
 
 PART = "part-0.parquet"
@@ -264,7 +198,6 @@ def test_a_row_that_is_refused_is_told_when_the_mark_passes_it(kafka: Broker, mo
     assert staged.sent() == [b"1"]
 
 
-@pytest.mark.usefixtures("spark")
 def test_an_import_that_an_older_version_began_is_refused(kafka: Broker, tmp_path: Path) -> None:
     """Its staged rows and marks have another format."""
     timers = Cluster(kafka.bootstrap_servers).topic("timers", 2)
@@ -273,7 +206,6 @@ def test_an_import_that_an_older_version_began_is_refused(kafka: Broker, tmp_pat
         imported(kafka, [tmp_path / "any.parquet"], tmp_path, timers)
 
 
-@pytest.mark.usefixtures("spark")
 def test_each_line_is_sent_as_it_stands_and_broken_ones_are_told(kafka: Broker, tmp_path: Path) -> None:
     """One schema for all would add the others' fields to each, and cut or fill up what does not fit."""
     soon = '{"when":"soon","body":"v"}'

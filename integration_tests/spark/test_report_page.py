@@ -1,6 +1,6 @@
 """The audit's report in a browser: on a desk, on a phone and on paper, with the longest names that Kafka allows."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 from pyspark.sql import Row
 
-from integration_tests.support.browser import SCREENSHOTS, chromium
+from integration_tests.support.browser import chromium
 from schemas.tables import HOURS, REQUESTS, AuditClass
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.kafka.security import KafkaAccess
@@ -27,12 +27,11 @@ FAULTS = (AuditClass.MALFORMED_BUT_DELIVERED, AuditClass.DUPLICATE, AuditClass.M
 
 def row(name: str, origin: str, n: int, **told: Any) -> Row:
     """Return the row of a delivery to one of TOPICS."""
-    empty: dict[str, Any] = dict.fromkeys(REQUESTS.arrow().names)
-    place = {"delivered_topic": TOPICS[n % 3], "delivered_partition": 11, "delivered_offset": 9_876_543_210}
-    times = {"due_ms": AT_MS, "delivered_ms": AT_MS, "lateness_ms": 86_400_000}
-    counts = {"copies": 0, "deliveries": 1, "rejections": 0, "faults": [], "altered": []}
-    own = {"class": name, "origin": f"{origin}{n}", "target": TOPICS[n % 3]}
-    return Row(**{**empty, **place, **times, **counts, **own, **told})
+    known: dict[str, Any] = {"class": name, "origin": f"{origin}{n}", "target": TOPICS[n % 3]}
+    known |= {"delivered_topic": TOPICS[n % 3], "delivered_partition": 11, "delivered_offset": 9_876_543_210}
+    known |= {"due_ms": AT_MS, "delivered_ms": AT_MS, "lateness_ms": DAY_MS}
+    known |= {"copies": 0, "deliveries": 1, "rejections": 0, "faults": [], "altered": []}
+    return Row(**dict.fromkeys(REQUESTS.arrow().names) | known | told)
 
 
 def late(*values_ms: int) -> dict[str, int]:
@@ -97,22 +96,12 @@ def browser() -> Iterator[Browser]:
         yield started
 
 
-@pytest.fixture
-def opened(browser: Browser, report: Path) -> Iterator[Callable[..., Page]]:
-    """Return a function that opens the report in a window of that width."""
-    pages: list[Page] = []
-
-    def open_it(width: int, media: Literal["screen", "print"] = "screen") -> Page:
-        pages.append(page := browser.new_page(viewport={"width": width, "height": 800}))
-        page.emulate_media(media=media)
-        page.goto(report.as_uri())
-        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=SCREENSHOTS / f"report-{width}-{media}.png", full_page=True)
-        return page
-
-    yield open_it
-    for page in pages:
-        page.close()
+def opened(browser: Browser, report: Path, width: int, media: Literal["screen", "print"] = "screen") -> Page:
+    """Open the report in a window of that width."""
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    page.emulate_media(media=media)
+    page.goto(report.as_uri())
+    return page
 
 
 WIDER = """() => [...document.querySelectorAll("body *")]
@@ -121,15 +110,17 @@ WIDER = """() => [...document.querySelectorAll("body *")]
 
 
 @pytest.mark.parametrize(("width", "media"), [(375, "screen"), (320, "screen"), (1100, "screen"), (688, "print")])
-def test_nothing_is_wider_than_the_page(opened: Callable[..., Page], width: int, media: str) -> None:
+def test_nothing_is_wider_than_the_page(
+    browser: Browser, report: Path, width: int, media: Literal["screen", "print"]
+) -> None:
     """A phone, a small one, a desk, and A4 less its margins (182 mm at 96 dpi)."""
-    page = opened(width, media)
+    page = opened(browser, report, width, media)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate(WIDER) == []
 
 
-def test_a_wide_row_is_a_card_on_a_phone_and_each_cell_says_what_it_is(opened: Callable[..., Page]) -> None:
-    page = opened(375)
+def test_a_wide_row_is_a_card_on_a_phone_and_each_cell_says_what_it_is(browser: Browser, report: Path) -> None:
+    page = opened(browser, report, 375)
     page.get_by_role("heading", name="12 faults: 4 malformed-but-delivered").wait_for()
     assert page.locator("table.wide thead").first.is_hidden()
     label = "getComputedStyle(document.querySelector('.wide td'), '::before').content"

@@ -12,13 +12,7 @@ from integration_tests.support.audit_history import write_history
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.spark_cluster import SparkCluster
 
-pytestmark = [
-    pytest.mark.timeout(1800),
-    pytest.mark.slow,
-    pytest.mark.spark,
-    pytest.mark.broker,
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.slow, pytest.mark.spark, pytest.mark.broker]
 
 
 @pytest.fixture(scope="module")

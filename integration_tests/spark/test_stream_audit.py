@@ -4,7 +4,8 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -28,13 +29,8 @@ from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.tests.records import AS_OF_MS, Record, delivery, request
 from spark_jobs.tests.test_at_size import NOT_BY_RECORDS, template
 
-pytestmark = [
-    pytest.mark.timeout(900),  # many small runs of Spark
-    pytest.mark.spark,
-    pytest.mark.broker,
-    pytest.mark.usefixtures("spark"),
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
+# Many small runs of Spark.
+pytestmark = [pytest.mark.timeout(900), pytest.mark.spark, pytest.mark.broker, pytest.mark.usefixtures("spark")]
 
 FUTURE_MS = 32_503_680_000_000
 """The year 3000."""
@@ -110,11 +106,16 @@ class Stage:
         """To the end of what stands now."""
         return main([*self.arguments("stream"), "--stream", "--available-now", *more])
 
-    def started(self, *more: str) -> subprocess.Popen[bytes]:
-        """A stream in a process of its own, for ever."""
+    @contextmanager
+    def started(self, *more: str) -> Iterator[subprocess.Popen[bytes]]:
+        """Run a stream in a process of its own, and kill it at the end."""
         given = [*self.arguments("stream"), "--stream", "--every-s", "1", "--master", "local[2]", *more]
-        with (self.out / "stderr").open("ab") as log:
-            return subprocess.Popen([sys.executable, "-m", "spark_jobs.audit", *given], stdout=log, stderr=log)
+        command = [sys.executable, "-m", "spark_jobs.audit", *given]
+        with (self.out / "stderr").open("ab") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
     def told(self) -> list[dict[str, Any]]:
         """The rows of the batches that are done, in order."""
@@ -243,22 +244,14 @@ def test_killed_at_each_step_it_repeats_nothing_and_leaves_out_nothing(stage: St
         asked = [request(n, due_ms=60_000 * n) for n in range(offset, offset + 4)]
         offset += len(asked)
         before = stage.count(step)
-        process = stage.started()
-        try:
+        with stage.started() as process:
             stage.play(*asked, *[delivery(one) for one in asked[:-1]], delivery(asked[0], offset=900))
             stage.until(lambda step=step, before=before: stage.count(step) > before, process)  # type: ignore[misc]
-        finally:
-            process.kill()
-            process.wait(PATIENCE_S)
-    process = stage.started()
-    try:
+    with stage.started() as process:
         done = stage.count("spans/day=*/batch=*/part.parquet")
         stage.until(lambda: stage.count("spans/day=*/batch=*/part.parquet") > done + 2, process)
         process.terminate()
         assert process.wait(PATIENCE_S) == 3
-    finally:
-        process.kill()
-        process.wait(PATIENCE_S)
     rows = stage.told()
     assert stage.classes(rows) == stage.batch_classes()
     assert sorted(row["deliveries"] for row in rows if row["class"] == "duplicate") == [2] * len(STEPS)
@@ -272,16 +265,12 @@ def test_a_stream_audits_several_timer_topics_in_turn(stage: Stage) -> None:
     stage.play(asked, lost, delivery(asked))
     other = f"more-{stage.topics['timer.requests']}"
     stage.create(other)
-    process = stage.started("--timer-topic", other)
-    try:
+    with stage.started("--timer-topic", other) as process:
         for topic in stage.topics["timer.requests"], other:
             spans = f"{topic}/spans/day=*/batch=*/part.parquet"
             stage.until(lambda spans=spans: stage.count(spans) > 2, process)  # type: ignore[misc]
         process.terminate()
         assert process.wait(PATIENCE_S) == 3
-    finally:
-        process.kill()
-        process.wait(PATIENCE_S)
     told = (stage.out / "stderr").read_text()
     assert f"{stage.topics['timer.requests']}: batch 0 as of" in told
     assert f"{other}: audited as of" in told
