@@ -157,7 +157,7 @@ def test_copies_of_requests_before_the_first_day_are_not_judged(days: Days) -> N
 
 @pytest.mark.slow
 def test_a_receipt_or_a_refusal_that_is_read_before_its_request_is_there_when_that_comes(days: Days) -> None:
-    """The timer topic's end is looked up first. Else a cancel would hide a lost timer, and a forgery would be a copy."""
+    """The timer topic's end is looked up first. Else a cancel would hide a lost timer, and a forgery be a copy."""
     lost, asked = request(0, id=b"x", due_ms=50_000), request(1, due_ms=50_000)
     stop, forged = cancel(b"x", 2, at_ms=40_001), copy(asked, 3, at_ms=40_001)
     told = [receipt("not-found", stop), receipt("replaced", request(5), request(6))]
