@@ -1,6 +1,7 @@
 """Fakes of confluent_kafka's clients that return what a broker rarely does: an error in the place of a record."""
 
 import struct
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -36,44 +37,33 @@ def replace_clients(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Any], ad
         monkeypatch.setattr(module, "make", lambda client, *_: admin if client is AdminClient else make())
 
 
-class Fetched:
-    """A record at an offset of the partition 0, or an error in the place of one."""
+class Timekeeper:
+    """A clock that a sleep or the test moves."""
 
-    def __init__(
-        self, offset: int, error: KafkaError | None = None, headers: list[tuple[str, bytes | None]] | None = None
-    ) -> None:
-        self._offset = offset
-        self._error = error
-        self._headers = headers
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 1000.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(time, "sleep", self.pass_time)
 
-    def error(self) -> KafkaError | None:
-        return self._error
+    def pass_time(self, seconds: float) -> None:
+        self.now_s += seconds
 
-    def topic(self) -> str:
-        return TOPIC
 
-    def partition(self) -> int:
-        return 0
+def message(**fields: object) -> Any:
+    """Return a message as confluent_kafka does: each field is a method."""
+    return SimpleNamespace(**{name: lambda value=value: value for name, value in fields.items()})
 
-    def offset(self) -> int:
-        return self._offset
 
-    def timestamp(self) -> tuple[int, int]:
-        return 2, 1_000
-
-    def key(self) -> None: ...
-
-    def value(self) -> bytes:
-        return b"%d" % self._offset
-
-    def headers(self) -> list[tuple[str, bytes | None]] | None:
-        return self._headers
+def fetched(offset: int, error: KafkaError | None = None, headers: list[tuple[str, bytes | None]] | None = None) -> Any:
+    """Return a record at an offset of the partition 0, or an error in the place of one."""
+    place = {"topic": TOPIC, "partition": 0, "offset": offset, "timestamp": (2, 1_000)}
+    return message(**place, key=None, value=b"%d" % offset, headers=headers, error=error)
 
 
 class FakeConsumer:
     """Polls return `batches`, and `consume` the rest of the batch that a poll has begun."""
 
-    def __init__(self, *batches: list[Fetched]) -> None:
+    def __init__(self, *batches: list[Any]) -> None:
         self.batches = list(batches)
         self.waits_s: list[float] = []
         self.pass_time: Callable[[float], object] = lambda seconds: None
@@ -86,7 +76,7 @@ class FakeConsumer:
         self.events = 0
         self.on_assign: Any = None
         self.on_lost: Any = None
-        self._rest: list[Fetched] = []
+        self._rest: list[Any] = []
         self.be(1, b"member")
 
     def be(self, generation: int, member: bytes) -> None:
@@ -100,7 +90,7 @@ class FakeConsumer:
         assert topics == [TOPIC]
         self.on_assign, self.on_lost = on_assign, on_lost
 
-    def poll(self, timeout_s: float) -> Fetched | None:
+    def poll(self, timeout_s: float) -> Any:
         self.events = 0
         if not self.batches:
             self.waits_s.append(timeout_s)
@@ -109,7 +99,7 @@ class FakeConsumer:
         first, *self._rest = self.batches.pop(0)
         return first
 
-    def consume(self, count: int, timeout_s: float) -> list[Fetched]:
+    def consume(self, count: int, timeout_s: float) -> list[Any]:
         assert timeout_s == 0
         taken, self._rest = self._rest[:count], self._rest[count:]
         if self._rest:
@@ -134,13 +124,9 @@ class FakeConsumer:
     def seek(self, place: TopicPartition) -> None:
         self.begun.append(place.offset)
 
-    def incremental_assign(self, places: list[TopicPartition]) -> None: ...
-
-    def incremental_unassign(self, places: list[TopicPartition]) -> None: ...
-
-    def resume(self, places: list[TopicPartition]) -> None: ...
-
     def pause(self, places: list[TopicPartition]) -> None: ...
+
+    incremental_assign = incremental_unassign = resume = pause
 
     def close(self) -> None:
         self.is_open = False

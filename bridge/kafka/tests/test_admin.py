@@ -1,5 +1,8 @@
 """Questions about topics and the group, to an admin client whose answers are errors."""
 
+from collections.abc import Callable
+from contextlib import suppress
+
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
@@ -12,6 +15,8 @@ from bridge.kafka.tests.fake_clients import ALL_DOWN, TIMED_OUT, FakeAdmin, Fake
 from bridge.kafka.topics import ConfluentTopics
 from bridge.kafka.transactions.rejection_finder import TopicProbe
 from kafka_timer.origin import TimerPartition
+
+DENIED = KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))
 
 
 @pytest.fixture
@@ -27,7 +32,7 @@ def test_events_that_wait_for_a_poll_do_not_accumulate(admin: FakeAdmin) -> None
         assert group.members() == []
         assert group.partitions(["timers", "others"]) == {TimerPartition("timers", 0), TimerPartition("timers", 1)}
         assert admin.events <= 1
-    admin.answer = KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))
+    admin.answer = DENIED
     with pytest.raises(BridgeError, match=r"looking at group .*give the bridge's user the right"):
         group.members()
 
@@ -53,28 +58,25 @@ class IdleAdmin(FakeAdmin):
         return 0
 
 
-@pytest.mark.parametrize("port", ["group", "partitions", "config", "ends", "topic settings"])
+ASK: dict[str, Callable[[Connection, Retrier], object]] = {
+    "group": lambda *client: ConfluentGroup(*client).members(),
+    "partitions": lambda *client: ConfluentGroup(*client).partitions(["timers"]),
+    "config": lambda *client: ConfluentTopics(*client).config("timers", once=True),
+    "ends": lambda connection, retrier: ConfluentHistory(connection, {}, retrier).bounds(TimerPartition("timers", 0)),
+    "topic settings": lambda *client: TopicProbe(*client).settings(["timers"]),
+}
+
+
+@pytest.mark.parametrize("port", ASK)
 def test_a_question_after_a_recovery_logs_no_outage(
     port: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    retrier, connection = Retrier(), Connection("127.0.0.1:1")
+    retrier = Retrier()
     admin = IdleAdmin(retrier)
-    admin.ends = {0: 7}
+    admin.ends, admin.answer = {0: 7}, DENIED
     replace_clients(monkeypatch, FakeConsumer, admin)
     monkeypatch.setattr("bridge.kafka.client_config.make", lambda *_: admin)
-    match port:
-        case "group":
-            ConfluentGroup(connection, retrier).members()
-        case "partitions":
-            ConfluentGroup(connection, retrier).partitions(["timers"])
-        case "config":
-            admin.answer = KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))
-            with pytest.raises(BridgeError):
-                ConfluentTopics(connection, retrier).config("timers", once=True)
-        case "ends":
-            ConfluentHistory(connection, {}, retrier).bounds(TimerPartition("timers", 0))
-        case _:
-            admin.answer = KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))
-            TopicProbe(connection, retrier).settings(["timers"])
+    with suppress(BridgeError):
+        ASK[port](Connection("127.0.0.1:1"), retrier)
     admin.poll(0)
     assert caplog.records == []

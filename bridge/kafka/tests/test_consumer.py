@@ -1,7 +1,6 @@
 """A source at errors that librdkafka returns instead of a record, at a lost membership, and the pace of its reads."""
 
 import logging
-import time
 from collections.abc import Callable
 
 import pytest
@@ -19,8 +18,9 @@ from bridge.kafka.tests.fake_clients import (
     TOO_LONG,
     TOPIC,
     FakeConsumer,
-    Fetched,
+    Timekeeper,
     as_fatal,
+    fetched,
     replace_clients,
 )
 from bridge.partition.request import MAX_HEADERS
@@ -38,7 +38,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
     """Return a function that makes a source whose consumer returns the errors that it is given."""
 
     def make(*errors: KafkaError, read_interval_s: float = 0.0, pace_s: float = 0.0) -> Made:
-        consumer = FakeConsumer(*([Fetched(7, error)] for error in errors))
+        consumer = FakeConsumer(*([fetched(7, error)] for error in errors))
         replace_clients(monkeypatch, lambda: consumer)
         connection = Connection("127.0.0.1:1")
         return ConfluentSource(connection, [TOPIC], Retrier(), pace_s, read_interval_s), consumer
@@ -51,45 +51,39 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
 GONE, FENCED = KafkaError(KafkaError.OFFSET_OUT_OF_RANGE), KafkaError(KafkaError.FENCED_INSTANCE_ID)
 
 
-@pytest.mark.parametrize(
-    ("error", "kind", "told"),
-    [
-        (GONE, BridgeError, r"timer\.requests/0: requests from offset 7 on are not there.*: start again"),
-        (FENCED, FencedError, "another process runs with this instance's id"),
-        (as_fatal(FENCED), FencedError, "another process runs with this instance's id"),
-        (KafkaError(KafkaError.UNRELEASED_INSTANCE_ID), InstanceIdInUseError, "waiting for its session's end"),
-        (KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), BridgeError, "reading the timer topic"),
-    ],
-)
-def test_an_error_instead_of_a_record_ends_a_poll_and_a_check(
-    error: KafkaError, kind: type[Exception], told: str, make: Make
-) -> None:
-    with pytest.raises(kind, match=told):
-        make(error)[0].poll(0, 10)
-
-
 TRUNCATED = KafkaError(NO_OFFSET.code(), f"x: {LOG_TRUNCATION.str()} (broker 1)")
+NOT_THERE = r"timer\.requests/0: requests from offset 7 on are not there.*: start again"
 TAKEN = r"timer\.requests/0: requests 7 to 8 .* gone.* start again: the bridge goes on with what is left"
 CUT = r"timer\.requests/0 has lost its end below offset 7, .* ends at {} now.*--delete-offsets .*--adopt-progress"
 
 
 @pytest.mark.parametrize(
-    ("error", "bounds", "told"),
+    ("error", "kind", "told", "bounds"),
     [
-        (GONE, (9, 12), TAKEN),
-        (NO_OFFSET, (9, 12), TAKEN),
-        (GONE, (0, 5), CUT.format(5)),
-        (TRUNCATED, (0, 50), CUT.format(50)),
-        (GONE, None, r"timer\.requests/0: requests from offset 7 on are not there.*: start again"),
+        (FENCED, FencedError, "another process runs with this instance's id", None),
+        (as_fatal(FENCED), FencedError, "another process runs with this instance's id", None),
+        (KafkaError(KafkaError.UNRELEASED_INSTANCE_ID), InstanceIdInUseError, "waiting for its session's end", None),
+        (KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), BridgeError, "reading the timer topic", None),
+        (GONE, BridgeError, NOT_THERE, None),
+        (GONE, BridgeError, NOT_THERE, (0, 9)),
+        (GONE, BridgeError, TAKEN, (9, 12)),
+        (NO_OFFSET, BridgeError, TAKEN, (9, 12)),
+        (GONE, BridgeError, CUT.format(5), (0, 5)),
+        (TRUNCATED, BridgeError, CUT.format(50), (0, 50)),
     ],
 )
-def test_deleted_requests_raise_with_the_remedy(
-    error: KafkaError, bounds: tuple[int, int] | None, told: str, make: Make
+def test_an_error_instead_of_a_record_ends_a_poll_with_the_remedy(
+    error: KafkaError, kind: type[Exception], told: str, bounds: tuple[int, int] | None, make: Make
 ) -> None:
     source, consumer = make(error)
     consumer.bounds = bounds
-    with pytest.raises(BridgeError, match=told):
+    with pytest.raises(kind, match=told):
         source.poll(0, 10)
+
+
+TRUNCATED = KafkaError(NO_OFFSET.code(), f"x: {LOG_TRUNCATION.str()} (broker 1)")
+TAKEN = r"timer\.requests/0: requests 7 to 8 .* gone.* start again: the bridge goes on with what is left"
+CUT = r"timer\.requests/0 has lost its end below offset 7, .* ends at {} now.*--delete-offsets .*--adopt-progress"
 
 
 def test_a_passing_error_is_logged_and_is_no_record(make: Make, caplog: pytest.LogCaptureFixture) -> None:
@@ -106,12 +100,12 @@ def test_a_record_that_cannot_be_decoded_is_returned_until_the_partition_moves_o
     consumer.on_assign(consumer, MINE[:1])
     source.start(PARTITION, 5)
     assert source.poll(0, 1).undecodable == {PARTITION: 7}, "markers lie between 5 and 7"
-    consumer.batches = [[Fetched(7, BAD_COMPRESSION)]]
+    consumer.batches = [[fetched(7, BAD_COMPRESSION)]]
     source.rewind(PARTITION, 8)
     assert source.poll(0, 1).undecodable == {PARTITION: 8}, "a batch is told by its first offset"
     source.rewind(PARTITION, 9)
     assert source.poll(0, 1).undecodable == {}
-    consumer.batches = [[Fetched(7, BAD_COMPRESSION)]]
+    consumer.batches = [[fetched(7, BAD_COMPRESSION)]]
     assert source.poll(0, 1).undecodable == {PARTITION: 9}
     consumer.on_lost(consumer, MINE[:1])
     assert source.poll(0, 1).undecodable == {}
@@ -156,18 +150,6 @@ def test_a_new_member_id_after_a_reported_loss_is_no_error(make: Make) -> None:
 # -- pace
 
 
-class Timekeeper:
-    """A clock that a sleep or the test moves. Eighths of a second, so that sums are exact."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now_s = 1000.0
-        monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
-        monkeypatch.setattr(time, "sleep", self.pass_time)
-
-    def pass_time(self, seconds: float) -> None:
-        self.now_s += seconds
-
-
 @pytest.fixture
 def keeper(monkeypatch: pytest.MonkeyPatch) -> Timekeeper:
     return Timekeeper(monkeypatch)
@@ -197,7 +179,7 @@ def test_a_turn_waits_less_after_a_read_that_left_records(make: Make, keeper: Ti
     consumer.pass_time = keeper.pass_time
     consumer.on_assign(consumer, MINE[:1])
     source.start(PARTITION, 0)
-    consumer.batches = [[Fetched(offset) for offset in range(25)]]
+    consumer.batches = [[fetched(offset) for offset in range(25)]]
     began_s = keeper.now_s
     assert [len(offsets(source.poll(0, 10))) for _ in range(3)] == [10, 10, 5]
     assert keeper.now_s - began_s < 0.02
@@ -211,7 +193,7 @@ def reading(make: Make, keeper: Timekeeper, count: int) -> Made:
     source.start(PARTITION, 0)
     source.poll(0, 0)
     consumer.waits_s.clear()
-    consumer.batches = [[Fetched(offset) for offset in range(count)]] if count else []
+    consumer.batches = [[fetched(offset) for offset in range(count)]] if count else []
     return source, consumer
 
 
@@ -222,12 +204,12 @@ def offsets(polled: Polled) -> list[int]:
 def test_while_timers_leave_records_wait_to_be_read_together(make: Make, keeper: Timekeeper) -> None:
     source, consumer = reading(make, keeper, 1)
     assert offsets(source.poll(0, 10)) == [0]
-    consumer.batches = [[Fetched(offset) for offset in (1, 2, 3)]]
+    consumer.batches = [[fetched(offset) for offset in (1, 2, 3)]]
     due = source.poll(125, 10)  # a timer is due in an eighth of a second
     assert (offsets(due), due.has_read) == ([], False)
     read = source.poll(125, 10)
     assert (offsets(read), read.has_read) == ([1, 2, 3], True)
-    consumer.batches = [[Fetched(4)]]
+    consumer.batches = [[fetched(4)]]
     assert offsets(source.poll(500, 10)) == [4]
     assert keeper.now_s == 1000.5, "a poll that may wait reads when the interval is over"
 
@@ -250,8 +232,8 @@ def test_a_record_of_many_headers_ends_a_read_and_its_partition_is_read_again_af
 ) -> None:
     """Its later messages may be as large, and messages of other partitions must not wait for them."""
     source, consumer = reading(make, keeper, 0)
-    bomb = Fetched(1, headers=[("a", None)] * (MAX_HEADERS + 1))
-    consumer.batches = [[Fetched(0), bomb, Fetched(2)], [Fetched(2), Fetched(3)]]
+    bomb = fetched(1, headers=[("a", None)] * (MAX_HEADERS + 1))
+    consumer.batches = [[fetched(0), bomb, fetched(2)], [fetched(2), fetched(3)]]
     assert offsets(source.poll(0, 10)) == [0, 1]
     assert consumer.begun == [2], "later messages of its partition are fetched again"
     assert offsets(source.poll(0, 10)) == [2, 3]
@@ -260,7 +242,7 @@ def test_a_record_of_many_headers_ends_a_read_and_its_partition_is_read_again_af
 def test_a_read_stops_when_a_turn_has_no_memory_for_more(make: Make, keeper: Timekeeper) -> None:
     source, consumer = reading(make, keeper, 0)
     many: list[tuple[str, bytes | None]] = [("a", None)] * MAX_HEADERS
-    consumer.batches = [[Fetched(offset, headers=many) for offset in range(1000)]]
+    consumer.batches = [[fetched(offset, headers=many) for offset in range(1000)]]
     read = [len(offsets(source.poll(0, 2000))) for _ in range(20)]
     most = MOST_HELD_BYTES // (MAX_HEADERS * HEADER_BYTES)
     assert read[0] in range(most, most + 32)

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
@@ -21,7 +22,7 @@ from bridge.kafka.tests.fake_clients import (
     TOPIC,
     FakeAdmin,
     FakeConsumer,
-    Fetched,
+    fetched,
     replace_clients,
 )
 from bridge.ports import Record
@@ -69,7 +70,7 @@ def offsets(read: Iterable[list[Record]]) -> list[int]:
 
 
 def test_a_read_goes_on_after_offsets_that_retention_deletes_meanwhile(make: Make, admin: FakeAdmin) -> None:
-    said = FakeConsumer([Fetched(0)], [Fetched(1, GONE)], [Fetched(4), Fetched(5)])
+    said = FakeConsumer([fetched(0)], [fetched(1, GONE)], [fetched(4), fetched(5)])
     history = make(said)
     found = history.requests(PLACE, 0, 6)
     assert [record.offset for record in next(found)] == [0]
@@ -81,7 +82,7 @@ def test_a_read_goes_on_after_offsets_that_retention_deletes_meanwhile(make: Mak
 
 
 def test_a_read_can_be_given_up_while_kafka_says_that_its_offset_is_gone(make: Make) -> None:
-    retrier, said = Retrier(), FakeConsumer(*[[Fetched(0, GONE)]] * 100)
+    retrier, said = Retrier(), FakeConsumer(*[[fetched(0, GONE)]] * 100)
     history = make(said, retrier=retrier)
     retrier.give_up_in(0)
     with pytest.raises(BrokerUnavailableError, match="reading"):
@@ -95,11 +96,11 @@ def test_a_read_can_be_given_up_while_kafka_says_that_its_offset_is_gone(make: M
 )
 def test_an_error_that_stays_ends_a_read_with_the_remedy(error: KafkaError, told: str, make: Make) -> None:
     with pytest.raises(BridgeError, match=told):
-        offsets(make(FakeConsumer([Fetched(0)], [Fetched(1, error)])).requests(PLACE, 0, 3))
+        offsets(make(FakeConsumer([fetched(0)], [fetched(1, error)])).requests(PLACE, 0, 3))
 
 
 def test_a_passing_error_is_logged_and_the_read_goes_on(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    said = FakeConsumer([Fetched(0), Fetched(0, PASSING)], [Fetched(1)], [Fetched(3, AT_THE_END)])
+    said = FakeConsumer([fetched(0), fetched(0, PASSING)], [fetched(1)], [fetched(3, AT_THE_END)])
     with caplog.at_level(logging.WARNING):
         assert offsets(make(said).requests(PLACE, 0, 3)) == [0, 1]
     assert "Kafka: " in caplog.text
@@ -108,9 +109,9 @@ def test_a_passing_error_is_logged_and_the_read_goes_on(make: Make, caplog: pyte
 def test_each_read_is_a_consumer_of_its_own_and_closes_it(make: Make) -> None:
     """A consumer with a new assignment may leave out its first record."""
     first, second, third = (
-        FakeConsumer([Fetched(0)], [Fetched(1, GONE)]),
-        FakeConsumer([Fetched(2)], [Fetched(3)]),
-        FakeConsumer([Fetched(0), Fetched(1)]),
+        FakeConsumer([fetched(0)], [fetched(1, GONE)]),
+        FakeConsumer([fetched(2)], [fetched(3)]),
+        FakeConsumer([fetched(0), fetched(1)]),
     )
     history = make(first, second, third)
     found = history.requests(PLACE, 0, 4)
@@ -124,16 +125,16 @@ def test_each_read_is_a_consumer_of_its_own_and_closes_it(make: Make) -> None:
 @pytest.mark.parametrize(
     ("batches", "end", "found", "begun"),
     [
-        pytest.param([[Fetched(0)], [Fetched(2, BAD_COMPRESSION)]], 2, [0], [0], id="a marker is before it"),
+        pytest.param([[fetched(0)], [fetched(2, BAD_COMPRESSION)]], 2, [0], [0], id="a marker is before it"),
         pytest.param(  # a seek into a batch of two returns the batch's first offset again
-            [[Fetched(0), Fetched(3, BAD_COMPRESSION)], *[[Fetched(3, BAD_COMPRESSION)]] * 2, [Fetched(5)]],
+            [[fetched(0), fetched(3, BAD_COMPRESSION)], *[[fetched(3, BAD_COMPRESSION)]] * 2, [fetched(5)]],
             *(6, [0, 5], [0, 4, 5]),
             id="skipped one offset at a time",
         ),
     ],
 )
 def test_a_read_passes_records_that_cannot_be_decoded(
-    batches: list[list[Fetched]], end: int, found: list[int], begun: list[int], make: Make
+    batches: list[list[Any]], end: int, found: list[int], begun: list[int], make: Make
 ) -> None:
     said = FakeConsumer(*batches)
     assert offsets(make(said).requests(PLACE, 0, end, {3, 4})) == found
@@ -141,8 +142,8 @@ def test_a_read_passes_records_that_cannot_be_decoded(
 
 
 def test_a_record_that_cannot_be_decoded_ends_a_read_after_what_lies_before_it(make: Make) -> None:
-    bad = [Fetched(1, BAD_COMPRESSION)]
-    read = make(FakeConsumer([Fetched(0), *bad], bad)).requests(PLACE, 0, 4)
+    bad = [fetched(1, BAD_COMPRESSION)]
+    read = make(FakeConsumer([fetched(0), *bad], bad)).requests(PLACE, 0, 4)
     assert [record.offset for record in next(read)] == [0]
     with pytest.raises(PartitionUnreadableError, match=r"timer\.requests/0: offset 1 cannot be decoded") as wrong:
         next(read)
@@ -150,7 +151,7 @@ def test_a_record_that_cannot_be_decoded_ends_a_read_after_what_lies_before_it(m
 
 
 def test_a_read_on_the_loops_thread_ends_in_time_and_names_its_offset(make: Make) -> None:
-    silent = FakeConsumer([Fetched(0)])
+    silent = FakeConsumer([fetched(0)])
     silent.pass_time = time.sleep
     history = make(silent, limit_s=0.2)
     found = history.requests(PLACE, 0, 4)
@@ -233,11 +234,11 @@ Ahead = Callable[..., tuple[ConfluentHistory, FakeConsumer]]
 
 @pytest.fixture
 def ahead(monkeypatch: pytest.MonkeyPatch, admin: FakeAdmin) -> Ahead:
-    """Return a function that makes a history that has read ahead `fetched`, up to offset 6, and its reader."""
+    """Return a function that makes a history that has read ahead `records`, up to offset 6, and its reader."""
 
-    def ahead(fetched: list[Fetched], starts: tuple[int, int] = (3, 6)) -> tuple[ConfluentHistory, FakeConsumer]:
+    def ahead(records: list[Any], starts: tuple[int, int] = (3, 6)) -> tuple[ConfluentHistory, FakeConsumer]:
         asker = FakeConsumer()
-        reader = FakeConsumer(*([each] for each in fetched), [Fetched(offset) for offset in range(3, 6)])
+        reader = FakeConsumer(*([each] for each in records), [fetched(offset) for offset in range(3, 6)])
         made = iter([asker])
         replace_clients(monkeypatch, lambda: next(made, reader), admin)
         history = ConfluentHistory(Connection("127.0.0.1:1"), {TOPIC: "timer.journal"}, Retrier())
@@ -249,10 +250,10 @@ def ahead(monkeypatch: pytest.MonkeyPatch, admin: FakeAdmin) -> Ahead:
     return ahead
 
 
-@pytest.mark.parametrize("end", [Fetched(6, AT_THE_END), Fetched(6)])
-def test_what_an_opening_reads_is_read_ahead(ahead: Ahead, admin: FakeAdmin, end: Fetched) -> None:
+@pytest.mark.parametrize("end", [fetched(6, AT_THE_END), fetched(6)])
+def test_what_an_opening_reads_is_read_ahead(ahead: Ahead, admin: FakeAdmin, end: Any) -> None:
     """Of all partitions by one consumer. Markers are never polled: the end, or the next record, shows them."""
-    history, consumer = ahead([Fetched(3), Fetched(4), end])
+    history, consumer = ahead([fetched(3), fetched(4), end])
     asked, begun = len(admin.requests), len(consumer.begun)
     assert offsets(history.requests(PLACE, 3, 6)) == [3, 4]
     assert list(history.journal(PLACE, from_offset=6, since_ms=None)) == []
@@ -261,29 +262,29 @@ def test_what_an_opening_reads_is_read_ahead(ahead: Ahead, admin: FakeAdmin, end
 
 
 @pytest.mark.parametrize(
-    "fetched",
+    "records",
     [
-        [Fetched(3), Fetched(4, GONE)],
-        [Fetched(3), Fetched(4, BAD_COMPRESSION)],
-        [Fetched(3), Fetched(5, AT_THE_END)],
-        [Fetched(3), Fetched(4, headers=[("a", b"")] * 1025)],
-        [Fetched(3)],
+        [fetched(3), fetched(4, GONE)],
+        [fetched(3), fetched(4, BAD_COMPRESSION)],
+        [fetched(3), fetched(5, AT_THE_END)],
+        [fetched(3), fetched(4, headers=[("a", b"")] * 1025)],
+        [fetched(3)],
     ],
 )
 def test_what_cannot_be_read_ahead_to_its_end_is_read_alone(
-    ahead: Ahead, fetched: list[Fetched], monkeypatch: pytest.MonkeyPatch
+    ahead: Ahead, records: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Retention has taken some, it is undecodable, undecided, or large; or there is no memory for one more."""
-    if len(fetched) == 1:
+    if len(records) == 1:
         monkeypatch.setattr("bridge.kafka.history.MOST_HELD_BYTES", 1)
-    history, consumer = ahead(fetched)
+    history, consumer = ahead(records)
     assert offsets(history.requests(PLACE, 3, 6)) == [3, 4, 5]
     assert consumer.begun == [3, 3]
 
 
 @pytest.mark.parametrize("starts", [(7, 6), (6 - 5001, 6)])
 def test_much_is_not_read_ahead(ahead: Ahead, starts: tuple[int, int]) -> None:
-    _, consumer = ahead([Fetched(3)], starts)
+    _, consumer = ahead([fetched(3)], starts)
     assert consumer.begun == []
 
 

@@ -1,18 +1,22 @@
-"""Retries while no broker answers: without end or up to a limit, with few log lines."""
+"""Retries while no broker answers: without end or up to a limit, with few log lines. What errors mean."""
 
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from bridge.config.kafka_config import Connection
+from bridge.dev.embedded_kafka import free_port
 from bridge.errors import BrokerUnavailableError
-from bridge.kafka import Retrier
+from bridge.kafka import ConfluentTopics, Retrier
 from bridge.kafka.client_config import make
-from bridge.kafka.errors import is_passing, reason
+from bridge.kafka.errors import answered, error_of, explained, is_passing, reason
 from bridge.kafka.retry import serve_idle
-from bridge.kafka.tests.fake_clients import ALL_DOWN, PASSING, SSL
+from bridge.kafka.tests.fake_clients import ALL_DOWN, PASSING, SSL, Timekeeper
 
 GONE = KafkaException(KafkaError(ALL_DOWN.code(), "all brokers are down"))
 
@@ -32,25 +36,16 @@ class Broker:
 
 
 @pytest.fixture
-def no_naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Replace clock and sleep; return the sleeps in seconds."""
-    now_s, naps = [1000.0], []
-
-    def sleep(seconds: float) -> None:
-        naps.append(seconds)
-        now_s[0] += seconds
-
-    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
-    monkeypatch.setattr(time, "sleep", sleep)
-    return naps
+def keeper(monkeypatch: pytest.MonkeyPatch) -> Timekeeper:
+    return Timekeeper(monkeypatch)
 
 
 def test_a_call_is_retried_without_end_and_logged_at_the_first_failure_and_each_minute(
-    no_naps: list[float], caplog: pytest.LogCaptureFixture
+    keeper: Timekeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = Broker(gone=150)
     assert Retrier().retry_until_success("committing", broker, is_passing) == "here"
-    assert 120 < sum(no_naps) < 180
+    assert 1120 < keeper.now_s < 1180
     said = [record.getMessage() for record in caplog.records]
     assert said[0] == "committing: all brokers are down; trying again"
     assert len(said) == 3
@@ -74,12 +69,41 @@ def test_a_permanent_error_is_not_retried() -> None:
         Retrier().retry_until_success("committing", call, is_passing)
 
 
-def test_after_give_up_in_a_call_raises_with_the_reason(no_naps: list[float]) -> None:
+def test_after_give_up_in_a_call_raises_with_the_reason(keeper: Timekeeper) -> None:
     retrier = Retrier()
     retrier.give_up_in(5)
     with pytest.raises(BrokerUnavailableError, match="committing: all brokers are down"):
         Retrier(retrier).retry_until_success("committing", Broker(gone=10_000), is_passing)
-    assert sum(no_naps) < 6
+    assert keeper.now_s < 1006
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "call", [lambda topics: topics.create("timers", 1, 1, {}), lambda topics: topics.grow("timers", 2)]
+)
+def test_a_call_without_an_answer_takes_seconds(call: Callable[[ConfluentTopics], object]) -> None:
+    retrier = Retrier()
+    topics = ConfluentTopics(Connection(f"127.0.0.1:{free_port()}"), retrier)
+    retrier.give_up_in(0.2)
+    began_s = time.monotonic()
+    with pytest.raises(BrokerUnavailableError):
+        call(topics)
+    assert time.monotonic() - began_s < 20
+
+
+def test_an_answer_that_never_comes_is_a_passing_error() -> None:
+    with pytest.raises(KafkaException) as failed:
+        answered(Future[int](), 0)
+    error = error_of(failed.value)
+    assert (error.str(), is_passing(error)) == ("no answer in 0 s", True)
+
+
+def test_errors_name_the_setting_of_the_brokers() -> None:
+    told = str(explained("starting the producer", KafkaError(KafkaError.INVALID_TRANSACTION_TIMEOUT)))
+    remedy = "set the brokers' transaction.max.timeout.ms, which is below the bridge's 10 s, to 10000 or more"
+    assert (told.startswith("starting the producer: "), told.endswith(remedy)) == (True, True)
+    told = reason(KafkaError(KafkaError._RESOLVE, "Failed to resolve 'kafka-1:9092'"))  # noqa: SLF001
+    assert told == "Failed to resolve 'kafka-1:9092': check bootstrap_servers and the brokers' advertised.listeners"
 
 
 @pytest.mark.parametrize("kind", [AdminClient, Producer])
@@ -104,10 +128,10 @@ def test_what_an_idle_client_has_heard_is_no_log_line(kind: Any, caplog: pytest.
         Retrier(retrier).retry_until_success("committing", Broker(gone=1), is_passing)
 
 
-def test_an_outage_after_a_recovery_is_counted_from_one(no_naps: list[float], caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outage_after_a_recovery_is_counted_from_one(keeper: Timekeeper, caplog: pytest.LogCaptureFixture) -> None:
     retrier = Retrier()
     for pause_s in (0, 30, 30, 61):
         time.sleep(pause_s)
         retrier.hear(ALL_DOWN)
     said = [record.getMessage().removeprefix(f"Kafka: {reason(ALL_DOWN)}") for record in caplog.records]
-    assert (sum(no_naps), said) == (121, ["", " (3 times so far)", ""])
+    assert (keeper.now_s, said) == (1121, ["", " (3 times so far)", ""])
