@@ -48,8 +48,3 @@ def test_an_audit_of_several_timer_topics_has_a_folder_for_each(tmp_path: Path) 
     assert [each["class"] for each in verdicts(out, [ORIGIN, "../secret/0/7", "./0/7"])] == ["late"]
     with pytest.raises(FileNotFoundError):
         verdicts(out, ["other/0/7"])
-
-
-def test_a_folder_without_an_audit_is_no_empty_audit(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        verdicts(str(tmp_path), [ORIGIN])

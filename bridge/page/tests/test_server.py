@@ -24,6 +24,7 @@ from bridge.observe.prometheus import AlertLimits, Exposition
 from bridge.page.guard import KnownHosts
 from bridge.page.server import LoopQueries, application, serving
 from bridge.page.sessions import Authenticator
+from bridge.page.tests.test_api import says
 from bridge.probes import metrics_text
 from bridge.query.query_queue import BusyError, QueryQueue
 from bridge.testing.timer_world import TIMERS, TimerWorld
@@ -47,10 +48,9 @@ def routes_of(
 
 
 @contextmanager
-def web_of(world: TimerWorld, query_queue: QueryQueue | None = None, answer_timeout_s: float = 10) -> Iterator[Page]:
+def web_of(world: TimerWorld, query_queue: QueryQueue | None = None, **how: Any) -> Iterator[Page]:
     port = free_port()
-    routes = routes_of(world, query_queue or Served(world.bridge), answer_timeout_s)
-    with serving("127.0.0.1", port, routes):
+    with serving("127.0.0.1", port, routes_of(world, query_queue or Served(world.bridge), **how)):
         yield Page(f"http://127.0.0.1:{port}")
 
 
@@ -71,46 +71,25 @@ def test_probes(world: World, web: Page) -> None:
     assert web.get("/health/ready") == (200, well)
     world.bridge.status.waiting_for_broker("committing: no broker")
     assert web.get("/health/live")[0] == 200
-    assert web.get("/health/ready") == (
-        503,
-        {
-            "status": "not ok",
-            "reason": "waiting for the broker",
-            "detail": "committing: no broker",
-            "shards": {"timer.requests/0": "running"},
-        },
-    )
+    reason = {"status": "not ok", "reason": "waiting for the broker", "detail": "committing: no broker"}
+    assert web.get("/health/ready") == (503, well | reason)
     assert web.get("/nothing") == (404, {"reason": "Not Found"})
 
 
 def test_every_path_checks_the_host_header(web: Page) -> None:
     for path in ("/health/live", "/health/ready", "/pending", "/pending?id=a", "/metrics", "/nothing"):
-        for host in (
-            "evil.example",
-            "evil.example:8321",
-            "localhost.evil.example",
-            "0.0.0.0",
-            "127.0.0.1 x",
-            "[::1",
-            "",
-        ):
+        for host in ("evil.example", "evil.example:8321", "localhost.a.example", "0.0.0.0", "127.0.0.1 x", "[::1", ""):
             assert web.get(path, Host=host)[0] == 403, (path, host)
     for host in ("127.0.0.1", "127.0.0.1:1", "LOCALHOST:8321", "[::1]:8321", "10.1.2.3:8321", "[fe80::1]"):
         assert web.get("/health/live", Host=host)[0] == 200, host
-
-
-def test_a_probe_without_a_host_header_is_answered(web: Page) -> None:
     with socket.create_connection(("127.0.0.1", int(web.url.rpartition(":")[2])), timeout=20) as probe:
         probe.sendall(b"GET /health/live HTTP/1.0\r\n\r\n")
-        assert probe.recv(100).startswith(b"HTTP/1.1 200")
+        assert probe.recv(100).startswith(b"HTTP/1.1 200"), "a probe may have none"
 
 
 def test_names_in_http_hosts_and_the_advertised_one_are_known(world: World) -> None:
     given = {"bootstrap_servers": "127.0.0.1:1", "http_host": "b.example", "http_hosts": "*.Svc,bridge-?"}
-    routes = routes_of(world, QueryQueue(), names=known_names(load(given, {}, None)))
-    port = free_port()
-    with serving("127.0.0.1", port, routes):
-        web = Page(f"http://127.0.0.1:{port}")
+    with web_of(world, names=known_names(load(given, {}, None))) as web:
         for host in ("a.svc", "bridge-1:8321", "b.example", socket.gethostname()):
             assert web.get("/health/live", Host=host)[0] == 200, host
         for host in ("svc", "bridge-10", "x.b.example"):
@@ -150,11 +129,9 @@ def test_case_34_pending_by_topic_with_first_last_and_histogram() -> None:
         assert web.get("/pending")[1]["pending"] == 0
 
 
-@pytest.mark.parametrize("bucket", ["10m", "0", "90m", "soon", "-1h"])
-def test_an_invalid_bucket_is_refused(web: Page, bucket: str) -> None:
-    status, told = web.get(f"/pending?bucket={bucket}")
-    assert status == 400
-    assert "bucket" in told["reason"]
+def test_an_invalid_bucket_is_refused(web: Page) -> None:
+    for bucket in ("10m", "0", "90m", "soon", "-1h"):
+        assert says(web.get(f"/pending?bucket={bucket}"), 400, "bucket"), bucket
 
 
 def test_a_timer_is_found_by_its_id_in_each_state(world: World, web: Page) -> None:
@@ -169,17 +146,9 @@ def test_a_timer_is_found_by_its_id_in_each_state(world: World, web: Page) -> No
     due_ms = world.now_ms - 10 + 3 * WINDOW_MS
     status, (timer,) = told("a")
     assert status == 200
-    assert timer == {
-        "state": "pending",
-        "shard": "timer.requests/0",
-        "origin": sent.offset,
-        "offset": sent.offset,
-        "topic": "orders",
-        "partition": None,
-        "due_ms": due_ms,
-        "is_paused": False,
-        "rolls": 0,
-    }
+    place = {"shard": "timer.requests/0", "origin": sent.offset, "offset": sent.offset}
+    target = {"topic": "orders", "partition": None, "due_ms": due_ms}
+    assert timer == {"state": "pending", "is_paused": False, "rolls": 0, **place, **target}
     world.bridge.run(2 * WINDOW_MS)
     _, (rolled,) = told("a")
     assert (rolled["state"], rolled["origin"], rolled["due_ms"]) == ("pending", sent.offset, due_ms)
@@ -267,11 +236,12 @@ def test_an_unreadable_store_is_reported_and_the_loop_goes_on(world: World) -> N
             return super().submit(ask)
 
     with web_of(world, Damaged(world.bridge)) as web:
-        status, told = web.get("/pending?id=a")
-    assert (status, "body log at 7" in told["reason"]) == (503, True)
+        assert says(web.get("/pending?id=a"), 503, "body log at 7")
 
 
-def test_metrics_are_served_while_the_loop_does_not_turn(world: World) -> None:
+def test_metrics_are_served_while_the_loop_does_not_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bridge.probes._METRICS_TIMEOUT_S", 0.05)
+
     def get(web: Page, accept: str = "text/plain") -> tuple[str, str]:
         answer = web.ask("GET", "/metrics", Accept=accept)
         return answer.headers["Content-Type"], answer.text
@@ -319,10 +289,8 @@ def test_several_instances_are_joined() -> None:
         running.pending(HOUR_MS, None)
 
 
-def test_a_request_whose_length_is_given_twice_is_refused_and_nothing_after_it_is_read(world: World) -> None:
-    port = free_port()
-    routes = routes_of(world, Served(world.bridge))
-    with serving("127.0.0.1", port, routes), socket.create_connection(("127.0.0.1", port), 20) as sender:
+def test_a_request_whose_length_is_given_twice_is_refused_and_nothing_after_it_is_read(web: Page) -> None:
+    with socket.create_connection(("127.0.0.1", int(web.url.rpartition(":")[2])), 20) as sender:
         head = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n"
         sender.sendall(head + b"Content-Length: 40\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + head + b"\r\n")
         answers = b"".join(iter(lambda: sender.recv(65_536), b""))

@@ -236,6 +236,10 @@ def test_a_page_that_others_reach_needs_tokens() -> None:
         with pytest.raises(SettingsError, match="--page-operator-tokens"):
             settings(http_host=host)
         assert settings(http_host=host, page_read_tokens="tokens").page
+    proxy = settings(http_host="0.0.0.0", page_proxy="10.0.0.5", page_secret="s", page_proxy_operators="*@ops.example")
+    assert (proxy.has_tokens, [*map(str, proxy.page_proxy)]) == (True, ["10.0.0.5/32"])
+    with pytest.raises(SettingsError, match="page_proxy: give page_secret"):
+        settings(http_host="0.0.0.0", page_proxy="10.0.0.5")
     with pytest.raises(SettingsError, match="page: give --http-port"):
         settings(http_port="0")
     with pytest.raises(SettingsError, match="advertised_http: write host:port"):

@@ -6,11 +6,9 @@ from contextlib import closing
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_network
-from typing import Any
 
 import pytest
 
-from bridge.config.settings import Settings
 from bridge.page.sessions import TrustedProxy
 from bridge.page.tests.test_page import Browser
 from bridge.tests.simulation.http_fakes import READER, Place
@@ -116,11 +114,3 @@ def test_a_proxy_that_adds_to_the_header_of_a_client_is_refused(place: Place) ->
             answer = connection.getresponse()
             answer.read()
             assert answer.status == 403, users
-
-
-def test_the_settings_need_a_secret_for_reads_of_peers() -> None:
-    given: dict[str, Any] = {"page": True, "http_port": 8321, "http_host": "0.0.0.0", "page_proxy": "10.0.0.5"}
-    with pytest.raises(ValueError, match="page_proxy: give page_secret"):
-        Settings(bootstrap_servers="k:9092", **given)
-    found = Settings(bootstrap_servers="k:9092", **given, page_secret="s", page_proxy_operators="*@ops.example")
-    assert (found.has_tokens, [*map(str, found.page_proxy)]) == (True, ["10.0.0.5/32"])

@@ -24,11 +24,6 @@ def settings() -> Settings:
     return load({"bootstrap_servers": "127.0.0.1:1", "topics": {"timer.payments": {}}}, {}, None)
 
 
-def lying(offset: int, topic: str) -> Parked:
-    place = TimerPartition("timer.rejected", 0)
-    return Parked(place, offset, 1_000, "unknown-topic", TimerPartition(topic, 0), offset, "orders", None, 10)
-
-
 MARKS, RESENT = "timer.redriven", "timer.resent"
 
 
@@ -167,7 +162,8 @@ class Unfilled:
 
 
 def test_a_redrive_that_waits_for_a_broker_ends_with_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    record = lying(0, "timer.requests")
+    origin = TimerPartition("timer.requests", 0)
+    record = Parked(TimerPartition("timer.rejected", 0), 0, 1_000, "unknown-topic", origin, 0, "orders", None, 10)
     made: list[Unfilled] = []
 
     class Waiting(ConfluentRedrive):
