@@ -13,20 +13,7 @@ from typer.main import get_group
 from typer.testing import CliRunner
 
 from bridge.cli.app import _MODULE_OF, app
-from bridge.cli.shared_options import GROUPS
 from bridge.errors import SettingsError
-
-
-def test_the_help_of_run_has_groups_types_and_defaults() -> None:
-    told = CliRunner().invoke(app, ["run", "--help"]).stdout
-    assert re.findall(r"^(\w.*):$", told, re.MULTILINE) == ["Options", *GROUPS.values()]
-    for line in (
-        "--timer-topic <str> Topic of requests. (default: timer.requests)",
-        "--bootstrap-servers <str> Kafka's address, host:port[,host:port...]. (required)",
-        "--max-delay <duration> The longest delay that is accepted. (default: 366d)",
-        "--page / --no-page Serve a page and an API on http_port, to look after the group. (default: off)",
-    ):
-        assert line in " ".join(told.split())
 
 
 def test_a_switch_takes_no_value() -> None:
@@ -59,6 +46,7 @@ def test_the_help_of_each_command_has_the_same_form_and_an_example_that_parses(
             command.make_context(name, shlex.split(example)[3:])
 
 
+@pytest.mark.thorough
 def test_a_wait_for_a_broker_is_said() -> None:
     call = "send orders --in 5s hello --bootstrap-servers 127.0.0.1:1"
     code = "from bridge.cli import main; main()"
@@ -79,25 +67,21 @@ def test_options_go_on_to_the_spark_job_whose_help_has_an_example(job: str, caps
     assert f"Usage: timer-bridge {job} [OPTIONS]" in told.err
 
 
-def test_a_running_bridge_does_not_load_pyarrow() -> None:
-    """pyarrow takes 31 MB, and only `export` needs it."""
-    code = "import bridge.cli, bridge.process, bridge.page.app, sys; sys.exit('pyarrow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_a_command_imports_only_what_it_needs() -> None:
-    """`--version` and `token` start without pydantic, and `send` without numpy."""
-    heavy = {"--version": {"numpy", "pydantic", "confluent_kafka"}, "send --help": {"numpy", "fastapi", "pyarrow"}}
-    for call, modules in heavy.items():
-        done = subprocess.run(
-            [sys.executable, "-X", "importtime", "-c", "from bridge.cli import main; main()", *call.split()],
-            capture_output=True,
-            check=True,
-            text=True,
-        )
-        imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-        assert "typer" in imported
-        assert not imported & modules, call
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("code", "heavy"),
+    [
+        ("import bridge.cli, bridge.process, bridge.page.app", {"pyarrow"}),  # 31 MB, and only `export` needs it
+        ("from bridge.cli import main; main()  # --version", {"numpy", "pydantic", "confluent_kafka"}),
+        ("from bridge.cli import main; main()  # send --help", {"numpy", "fastapi", "pyarrow"}),
+    ],
+)
+def test_a_command_imports_only_what_it_needs(code: str, heavy: set[str]) -> None:
+    call = [sys.executable, "-X", "importtime", "-c", code, *code.partition("  # ")[2].split()]
+    done = subprocess.run(call, capture_output=True, check=True, text=True)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "typer" in imported
+    assert not imported & heavy
 
 
 def test_a_removed_command_says_what_to_do_instead() -> None:

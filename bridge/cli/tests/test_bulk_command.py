@@ -57,8 +57,10 @@ def test_a_selection_is_only_counted_unless_it_is_to_be_applied(place: Place, to
 
 
 def test_a_selection_is_moved_and_released(place: Place, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.producer.schedule("orders", "without an id", key="k1", delay="2h").result(0)
+    place.run(300)
     moved = pending(place, "--select", "key=k1", "--move-by", "-1h", "--apply", token=token)
-    assert moved.stdout == "move: 10 requests sent; 10 moved\n"
+    assert moved.stdout == "move: 11 requests sent; 11 moved\n"
     place.run(3_700_000)
     assert count(place) == 10
     released = pending(place, "--select", "topic=orders", "--release", "--apply", token=token)
@@ -91,16 +93,6 @@ def test_a_selection_is_paused_and_resumed(place: Place, token: Path, monkeypatc
     assert count(place) == 10
 
 
-def test_timers_without_an_id_are_moved_and_cancelled_too(place: Place, token: Path) -> None:
-    place.producer.schedule("orders", "v", key="k1", delay="3h").result(0)
-    place.run(300)
-    moved = pending(place, "--select", "key=k1", "--move-by", "1h", "--apply", token=token)
-    assert (moved.exit_code, moved.stdout) == (0, "move: 11 requests sent; 11 moved\n")
-    done = pending(place, "--select", "key=k1", "--cancel", "--apply", token=token)
-    assert (done.exit_code, done.stdout) == (0, "cancel: 11 requests sent; 11 cancelled\n")
-    assert count(place) == 10
-
-
 def test_parts_are_acted_on_one_by_one_and_timers_that_arrive_after_the_count_are_left_alone(
     place: Place, token: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +114,9 @@ def test_parts_are_acted_on_one_by_one_and_timers_that_arrive_after_the_count_ar
     assert [timer["id"] for timer in left] == ["late-0", "late-1"]
 
 
+CHOSEN = ["--select", "key=k1", "--cancel", "--apply"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -132,28 +127,19 @@ def test_parts_are_acted_on_one_by_one_and_timers_that_arrive_after_the_count_ar
         (["--cancel"], "--cancel, --move-by, --release, --pause, --resume and --apply act on what --select names"),
         (["--select", "topic=a", "--cancel", "--release"], "give one of them"),
         (["--select", "topic=a", "--pause", "--resume"], "give one of them"),
+        (["--topic", "orders", *CHOSEN], "--topic: leave it out if --select is given: write --select topic=..."),
+        (["--id", "id-1", *CHOSEN], "if --select is given: `timer-bridge cancel`, `move`, `release`, `pause`"),
+        (["--data-dir", ".", *CHOSEN], "--data-dir: leave it out if --select is given: only running bridges"),
+        (["--json", *CHOSEN], "--json: leave it out if --select is given: "),
+        (["--bucket", "1h", *CHOSEN], "--bucket: leave it out if --select is given: "),
     ],
 )
-def test_an_invalid_selection_is_refused_with_the_remedy(place: Place, arguments: list[str], told: str) -> None:
-    found = pending(place, *arguments)
-    assert isinstance(found.exception, SettingsError)
-    assert told in str(found.exception)
-
-
-@pytest.mark.parametrize(
-    ("beside", "told"),
-    [
-        (["--topic", "orders"], "write --select topic=..."),
-        (["--id", "id-1"], "`timer-bridge cancel`, `move`, `release`, `pause`"),
-        (["--data-dir", "."], "only running bridges"),
-        (["--json"], ""),
-        (["--bucket", "1h"], ""),
-    ],
-)
-def test_options_that_a_selection_ignores_are_refused(place: Place, token: Path, beside: list[str], told: str) -> None:
-    found = pending(place, *beside, "--select", "key=k1", "--cancel", "--apply", token=token)
+def test_an_invalid_selection_is_refused_with_the_remedy(
+    place: Place, token: Path, arguments: list[str], told: str
+) -> None:
+    found = pending(place, *arguments, token=token)
     assert isinstance(found.exception, SettingsError), found.output
-    assert f"{beside[0]}: leave it out if --select is given: {told}" in str(found.exception)
+    assert told in str(found.exception)
     assert count(place) == 20
 
 

@@ -25,10 +25,7 @@ NOBODY = ["--bootstrap-servers", "127.0.0.1:1"]
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["send", "orders", "v"], "one of --in, --at and --level"),
-        (["send", "orders", "v", "--in", "5s", "--at", "1"], "one of --in, --at and --level"),
         (["send", "orders", "v", "--in", "5"], "--in: '5' is no duration: write a number with its unit"),
-        (["send", "orders", "v", "--in", "soon"], "--in: 'soon' is no duration"),
         (["send", "orders", "v", "--at", "2026-12-24T18:00:00"], "--at: .* is no instant"),
         (["send", "a b", "v", "--in", "5s"], "bad-target"),
         (["send", "orders", "v", "--in", "5s", "-H", "trace"], "'trace': write name=value"),
@@ -52,13 +49,10 @@ NOBODY = ["--bootstrap-servers", "127.0.0.1:1"]
         (["pause", "orders", "--wait"], "--wait: only a single timer has an outcome"),
         (["resume", "--origin", "timer.requests/0"], "--origin: 'timer.requests/0': write topic/partition"),
         (["move", "x"], "one of --in, --at and --level"),
-        (["move", "x", "--in", "soon"], "--in: 'soon' is no duration"),
         (["release", ""], "bad-header: timer-id"),
         (["cancel"], "give an ID or --origin"),
         (["release", "x", "--origin", "timer.requests/0/1"], "give an ID or --origin"),
-        (["move", "--origin", "timer.requests/0", "--in", "5s"], "--origin: 'timer.requests/0': write topic/partition"),
         (["cancel", "--origin", "timer.requests/0/1", "--all-partitions"], "an origin has one partition"),
-        (["resume", "__x"], "bad-target"),
     ],
 )
 def test_a_wrong_call_is_refused_with_the_remedy(arguments: list[str], told: str) -> None:
@@ -72,9 +66,8 @@ def test_a_wrong_call_is_refused_with_the_remedy(arguments: list[str], told: str
 def test_a_missing_cluster_is_reported_with_the_remedy() -> None:
     ended = CliRunner().invoke(app, ["cancel", "x"], env={"TIMER_BRIDGE_BOOTSTRAP_SERVERS": None})
     assert isinstance(ended.exception, SettingsError)
-    assert "bootstrap_servers is missing: give --bootstrap-servers, TIMER_BRIDGE_BOOTSTRAP_SERVERS" in str(
-        ended.exception
-    )
+    told = "bootstrap_servers is missing: give --bootstrap-servers, TIMER_BRIDGE_BOOTSTRAP_SERVERS"
+    assert told in str(ended.exception)
 
 
 @pytest.mark.parametrize(
@@ -137,25 +130,22 @@ TWO_TOPICS = (
     '{main}[topics."timer.payments"]\nallow = ["payments"]'
 )
 MAIN = 'timer_topic = "timers"\n'
+COMMANDS = [
+    *("send payments v --in 5s", "replace x payments v --in 5s", "move x --in 5s", "release x", "cancel x"),
+    *("pause payments", "resume payments", "pause --id x", "resume --id x"),
+]
 
 
 @pytest.mark.parametrize(
     ("command", "toml_main", "environment", "flag", "topic"),
     [
         ("cancel x", MAIN, None, None, "timers"),
-        ("cancel x", MAIN, None, "timers", "timers"),
         ("cancel x", MAIN, None, "timer.elsewhere", "timer.elsewhere"),
         ("cancel x", MAIN, "timer.elsewhere", None, "timer.elsewhere"),
         ("cancel x", MAIN, "timer.payments", None, "timer.payments"),
         ("cancel x", MAIN, "timer.payments", "timers", "timers"),
         ("cancel x", "", "timers", "timer.payments", "timer.payments"),
-        *(
-            (command, MAIN, None, "timer.payments", "timer.payments")
-            for command in (
-                *("send payments v --in 5s", "replace x payments v --in 5s", "move x --in 5s", "release x"),
-                *("cancel x", "pause payments", "resume payments", "pause --id x", "resume --id x"),
-            )
-        ),
+        *((command, MAIN, None, "timer.payments", "timer.payments") for command in COMMANDS),
     ],
 )
 def test_a_flag_overrides_the_environment_and_that_the_config(

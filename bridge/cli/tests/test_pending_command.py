@@ -1,21 +1,22 @@
 """`timer-bridge pending` on the directory of a stopped bridge. bridge/page/tests/test_server.py asks running ones."""
 
 import json
-import socket
-import threading
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from pydantic import BaseModel
+from typer.testing import Result
 
-from bridge.cli.app import app
-from bridge.cli.tests.test_store_commands import never_checkpointed
+from bridge.cli.api_client import ApiClient
+from bridge.cli.tests.test_store_commands import disk_in, never_checkpointed
+from bridge.cli.tests.test_store_commands import run as command
 from bridge.config.data_directory import DataDir
 from bridge.errors import BridgeError, SettingsError, exit_code_of
 from bridge.partition.copies import id_hash
-from kafka_timer.origin import TimerPartition
+from bridge.tests.simulation.http_fakes import answering, http
 from schemas.journal import CopyInFlight
 from timer.disk import ReadOnlyDisk
 from timer.format.body import Body
@@ -31,32 +32,22 @@ FLIGHTS = (
 
 
 def run(*arguments: object, **environment: str | None) -> Result:
-    """Run the command and raise its BridgeError, which `bridge.cli.app.main` would print."""
-    result = CliRunner().invoke(
-        app, ["pending", *map(str, arguments)], env={"TIMER_BRIDGE_HTTP_PORT": None, **environment}
-    )
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
+    return command("pending", *arguments, **{"TIMER_BRIDGE_HTTP_PORT": None, **environment})
 
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
     """Three partitions: timers in all states, copies in flight, and empty."""
-    root = tmp_path / "timer-data"
-    folder = DataDir(root)
     for partition in (0, 1, 2):
-        disk = folder.disk_for(TimerPartition("timer.requests", partition))
-        history = full_history(disk) if partition == 0 else History(disk)
-        if partition == 1:
-            history.receives(500, 2 * HOUR_MS)
-            history.store.committed(history.store.advance_progress())
-            history.store.start_checkpoint(0, FLIGHTS, [11])
-            history.store.finish_checkpoint()
-        history.closes()
-        disk.close()
-    folder.close()
-    return root
+        with disk_in(tmp_path, partition) as disk:
+            history = full_history(disk) if partition == 0 else History(disk)
+            if partition == 1:
+                history.receives(500, 2 * HOUR_MS)
+                history.store.committed(history.store.advance_progress())
+                history.store.start_checkpoint(0, FLIGHTS, [11])
+                history.store.finish_checkpoint()
+            history.closes()
+    return tmp_path
 
 
 def living(data_dir: Path, partition: int) -> list[Body]:
@@ -83,13 +74,9 @@ def test_case_34_all_partitions_and_copies_in_flight_are_merged(data_dir: Path) 
         "histogram": [{"from_ms": at_ms, "timers": count} for at_ms, count in hours],
     }
     assert (bills["pending"], bills["first_due_ms"]) == (1, FLIGHTS[1].due_ms)
-
-
-def test_one_topic_by_day(data_dir: Path) -> None:
     told = json.loads(run("--data-dir", data_dir, "--topic", "bills", "--bucket", "1d", "--json").stdout)
     day_ms = FLIGHTS[1].due_ms // (24 * HOUR_MS) * 24 * HOUR_MS
-    assert told["topics"]["bills"]["histogram"] == [{"from_ms": day_ms, "timers": 1}]
-    assert told["pending"] == 1
+    assert (told["pending"], told["topics"]["bills"]["histogram"]) == (1, [{"from_ms": day_ms, "timers": 1}])
 
 
 def test_the_output_as_text(data_dir: Path) -> None:
@@ -102,22 +89,12 @@ def test_the_output_as_text(data_dir: Path) -> None:
 
 
 def test_one_id(data_dir: Path) -> None:
-    def told(id_: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(run("--data-dir", data_dir, "--id", id_, "--json").stdout)["timers"]
-        return found
+    def told(id_: str) -> Any:
+        return json.loads(run("--data-dir", data_dir, "--id", id_, "--json").stdout)["timers"]
 
     (flying,) = told("flies")
-    assert flying == {
-        "state": "rolling",
-        "shard": "timer.requests/1",
-        "origin": 7,
-        "offset": None,
-        "topic": "orders",
-        "partition": None,
-        "due_ms": START_MS - 60_000,
-        "is_paused": False,
-        "rolls": 2,
-    }
+    place = {"shard": "timer.requests/1", "origin": 7, "offset": None, "topic": "orders", "partition": None}
+    assert flying == {"state": "rolling", "due_ms": START_MS - 60_000, "is_paused": False, "rolls": 2, **place}
     for body in living(data_dir, 0):
         if body.id is not None:
             (timer,) = [each for each in told(body.id.decode()) if each["shard"] == "timer.requests/0"]
@@ -150,20 +127,21 @@ def test_a_store_without_a_checkpoint_is_not_reported_as_empty(tmp_path: Path) -
 )
 def test_a_server_that_is_not_a_bridge_is_reported(answer: bytes) -> None:
     """Another server's port, or a bridge that ends during its answer."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with answering(answer) as (address, _), pytest.raises(BridgeError) as told:
+        run("--url", f"http://{address}")
+    assert re.match(rf"http://{address}: .*is a bridge running there, with --http-port\?$", str(told.value))
 
-        def serve() -> None:
-            one, _ = server.accept()
-            with one:
-                one.recv(65_536)
-                one.sendall(answer)
 
-        thread = threading.Thread(target=serve)
-        thread.start()
-        url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(BridgeError, match=rf"^{url}: .*is a bridge running there, with --http-port\?$"):
-            run("--url", url)
-        thread.join()
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_a_redirect_is_an_error_and_no_other_host_sees_the_token(code: int) -> None:
+    with answering(http("{}")) as (elsewhere, asked):
+        moved = http("{}", f"{code} Moved", f"Location: http://{elsewhere}/\r\n")
+        with answering(moved, drips=True) as (address, _):  # a close could arrive before the answer
+            bridge = ApiClient(f"http://{address}", "--http-port", "a-secret-token")
+            for ask in (bridge.get, bridge.post):
+                with pytest.raises(BridgeError, match=f"{address}: answered {code}, redirects are not followed; give"):
+                    ask("/pending", {}, BaseModel)
+        assert asked == []
 
 
 @pytest.mark.parametrize(
