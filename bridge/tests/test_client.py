@@ -7,13 +7,14 @@ from concurrent.futures import Future
 from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from bridge.cli.app import app
 from bridge.errors import BridgeError
+from bridge.kafka.tests.fake_clients import message
 from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.testing import Entry, FakeGroup, FakeInstance, FakeKafka, Timeline
 from bridge.tests.simulation.http_fakes import MemoryOutbox
@@ -67,32 +68,10 @@ class FakeOutbox(MemoryOutbox):
         self.is_closed = True
 
 
-class Message(NamedTuple):
-    """A consumed message."""
-
-    entry: Entry
-    of: str = "orders"
-
-    def topic(self) -> str:
-        return self.of
-
-    def partition(self) -> int:
-        return 0
-
-    def offset(self) -> int:
-        return self.entry.offset
-
-    def timestamp(self) -> tuple[int, int]:
-        return 2, self.entry.timestamp_ms
-
-    def key(self) -> bytes | None:
-        return self.entry.key
-
-    def value(self) -> bytes | None:
-        return self.entry.value
-
-    def headers(self) -> list[tuple[str, bytes | None]] | None:
-        return list(self.entry.headers) or None
+def consumed(entry: Entry, of: str = "orders") -> Any:
+    """Return a message as a consumer does."""
+    place = {"topic": of, "partition": 0, "offset": entry.offset, "timestamp": (2, entry.timestamp_ms)}
+    return message(**place, key=entry.key, value=entry.value, headers=list(entry.headers) or None, error=None)
 
 
 # -- Requests
@@ -184,6 +163,9 @@ def test_requests_with_an_id_go_to_one_partition_whatever_their_keys_are(place: 
     assert place.values() == ([] if number % 2 else [b"here"])
 
 
+EVERYWHERE = ["--all-partitions", "--bootstrap-servers", "nowhere:1"]
+
+
 def in_each_partition(place: Place) -> None:
     """Send a request with the id x to each partition, which is its value."""
     headers = headers_for("orders", delay="500ms", id="x")
@@ -206,8 +188,7 @@ def test_an_invalid_replacement_cancels_nothing(
 ) -> None:
     in_each_partition(place)
     monkeypatch.setattr("kafka_timer.kafka_client.ConfluentOutbox", lambda _: place.outbox)
-    command = ["replace", "x", *asked, "--all-partitions", "--bootstrap-servers", "nowhere:1"]
-    assert isinstance(CliRunner().invoke(app, command).exception, BridgeError)
+    assert isinstance(CliRunner().invoke(app, ["replace", "x", *asked, *EVERYWHERE]).exception, BridgeError)
     place.bridge.run(1000)
     assert len(place.values()) == 4
 
@@ -215,8 +196,7 @@ def test_an_invalid_replacement_cancels_nothing(
 def test_a_replacement_cancels_timers_not_placed_by_their_id(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     in_each_partition(place)
     monkeypatch.setattr("kafka_timer.kafka_client.ConfluentOutbox", lambda _: place.outbox)
-    command = ["replace", "x", "orders", "new", "--in", "5s", "--all-partitions", "--bootstrap-servers", "nowhere:1"]
-    output = CliRunner().invoke(app, command).output
+    output = CliRunner().invoke(app, ["replace", "x", "orders", "new", "--in", "5s", *EVERYWHERE]).output
     assert output == f"replacement of x sent to timer.requests/{partition_for('x', 4)}\n"
     place.bridge.run(10_000)
     assert place.values() == [b"new"]
@@ -238,47 +218,27 @@ def test_a_cancel_goes_to_its_partition_or_to_all(place: Place, partitions: list
     assert {int(value or b"") for value in place.values()} == {0, 1, 2, 3} - set(partitions)
 
 
-def test_a_pause_goes_to_the_control_topic_and_lasts_until_it_is_resumed(place: Place) -> None:
-    assert [future.result(0)[:2] for future in place.timers.pause("orders")] == [("timer.control", 0)]
-    for number in range(8):
-        place.timers.schedule("orders", str(number), delay=f"{number}ms", id=str(number))
-    place.bridge.run(1000)
-    assert place.values() == []
-    assert [future.result(0)[:2] for future in place.timers.resume("orders")] == [("timer.control", 0)]
-    place.bridge.run(1000)
-    assert len(place.values()) == 8
-
-
 @pytest.mark.parametrize("has_ids", [True, False])
 def test_timers_are_changed_by_their_ids_or_the_positions_of_their_requests(place: Place, *, has_ids: bool) -> None:
-    gone, later, now = (
-        name if has_ids else place.timers.schedule("orders", name, delay="1h").result(0)
-        for name in ("gone", "later", "now")
-    )
-    for id_ in (gone, later, now):
-        if isinstance(id_, str):
-            place.timers.schedule("orders", id_, delay="1h", id=id_)
+    def made(value: str) -> str | Sent:
+        sent = place.timers.schedule("orders", value, delay="1h", id=value if has_ids else None).result(0)
+        return value if has_ids else sent
+
+    gone, later, now, held = map(made, ("gone", "later", "now", "held"))
     place.bridge.run(1000)
     place.timers.cancel(gone)
     place.timers.move(later, delay="2h")
     place.timers.release(now)
+    place.timers.pause_timer(held)
     for ms, expected in ((1000, [b"now"]), (7_198_000, [b"now"]), (1000, [b"now", b"later"])):
         place.bridge.run(ms)
         assert place.values() == expected
+    partition = held.partition if isinstance(held, Sent) else partition_for(held, 4)
+    place.timers.resume_timer(held, partition=partition)
+    place.bridge.run(20)
+    assert place.values() == [b"now", b"later", b"held"]
     with pytest.raises(ValueError, match="use a producer for other"):
         place.timers.cancel(Sent("other", 0, 1))
-
-
-@pytest.mark.parametrize("has_ids", [True, False])
-def test_a_timer_is_paused_and_resumed_by_its_id_or_its_position(place: Place, *, has_ids: bool) -> None:
-    sent = place.timers.schedule("orders", b"v", delay="1s", id="a").result(0)
-    name = "a" if has_ids else sent
-    place.timers.pause_timer(name)
-    place.bridge.run(5000)
-    assert place.values() == []
-    place.timers.resume_timer(name, partition=sent.partition)
-    place.bridge.run(20)
-    assert place.values() == [b"v"]
     with pytest.raises(ValueError, match="bad-header: timer-id"):
         place.timers.pause_timer("")
 
@@ -297,7 +257,7 @@ def test_the_context_manager_flushes_unless_an_error_leaves_it_and_closes(place:
 
 
 def fails(place: Place, entry: Entry, **where: Any) -> "Future[Sent]":
-    return place.timers.retry_later(Message(entry), group="billing", **where)
+    return place.timers.retry_later(consumed(entry), group="billing", **where)
 
 
 def test_case_9_a_message_comes_back_16_times_and_the_17th_goes_to_the_dead_letters(place: Place) -> None:
@@ -319,13 +279,8 @@ def test_case_9_a_message_comes_back_16_times_and_the_17th_goes_to_the_dead_lett
     assert fails(place, entry).result(0).topic == "DLQ.billing"
     (dead,) = place.delivered("DLQ.billing")
     assert (dead.key, dead.value) == (b"k", b"v")
-    assert dead.headers == [
-        ("trace", b"1"),
-        ("trace", b"1"),
-        ("timer-retries", b"16"),
-        ("timer-retry-group", b"billing"),
-        ("timer-retry-of", b"orders/0/0"),
-    ]
+    counted = [("timer-retries", b"16"), ("timer-retry-group", b"billing"), ("timer-retry-of", b"orders/0/0")]
+    assert dead.headers == [("trace", b"1"), ("trace", b"1"), *counted]
 
 
 def test_a_second_retry_after_a_crash_replaces_the_first(place: Place) -> None:
@@ -339,7 +294,7 @@ def test_a_second_retry_after_a_crash_replaces_the_first(place: Place) -> None:
 
 
 def retry_id(entry: Entry, group: str = "billing", secret: bytes | str = b"") -> bytes:
-    id_ = retry_of(Message(entry), group=group, secret=secret).id
+    id_ = retry_of(consumed(entry), group=group, secret=secret).id
     assert id_ is not None
     return id_
 
@@ -373,7 +328,7 @@ def test_each_group_counts_its_own(place: Place) -> None:
     entry = place.kafka.produce("orders", b"v")
     fails(place, entry)
     place.bridge.run(10_000)
-    back = Message(place.delivered()[-1])
+    back = consumed(place.delivered()[-1])
     mine, theirs = retry_of(back, group="billing"), retry_of(back, group="mailing")
     assert [dict(retry.headers)["timer-retries"] for retry in (mine, theirs)] == [b"2", b"1"]
     assert dict(mine.headers)["timer-retry-of"] == b"orders/0/0"
@@ -387,16 +342,16 @@ def test_a_group_may_have_a_topic_for_its_retries(place: Place) -> None:
     assert [entry.value for entry in place.delivered("RETRY.billing")] == [b"v"]
 
 
-def charge(message: Message) -> None:
+def charge(message: Any) -> None:
     raise RuntimeError("the bank is closed")
 
 
 def test_a_retry_is_handled_by_the_group_that_asked_for_it_alone(place: Place) -> None:
     handled: list[bytes | None] = []
     place.kafka.produce("orders", b"v")
-    assert place.timers.handle(Message(place.delivered()[0]), charge, group="billing") is not None
+    assert place.timers.handle(consumed(place.delivered()[0]), charge, group="billing") is not None
     place.bridge.run(10_000)
-    _, back = map(Message, place.delivered())
+    _, back = map(consumed, place.delivered())
     for group in ("shipping", "billing"):
         assert place.timers.handle(back, lambda message: handled.append(message.value()), group=group) is None
         assert belongs_to(back, group) == (group == "billing")
@@ -406,7 +361,7 @@ def test_a_retry_is_handled_by_the_group_that_asked_for_it_alone(place: Place) -
 def test_a_retry_is_handled_by_its_group_alone_with_asyncio(place: Place) -> None:
     handled: list[bytes | None] = []
 
-    async def work(message: Message) -> None:
+    async def work(message: Any) -> None:
         await asyncio.sleep(0)
         handled.append(message.value())
         if dict(message.headers() or ()).get("timer-retries") is None:
@@ -415,9 +370,9 @@ def test_a_retry_is_handled_by_its_group_alone_with_asyncio(place: Place) -> Non
     async def main() -> None:
         async with AsyncTimerProducer(place.timers) as timers:
             place.kafka.produce("orders", b"v")
-            assert await timers.handle(Message(place.delivered()[0]), work, group="billing", policy=POLICY) is not None
+            assert await timers.handle(consumed(place.delivered()[0]), work, group="billing", policy=POLICY) is not None
             place.bridge.run(3000)
-            _, back = map(Message, place.delivered())
+            _, back = map(consumed, place.delivered())
             for group in ("shipping", "billing"):
                 assert await timers.handle(back, work, group=group) is None
 
@@ -435,11 +390,11 @@ def test_a_policy_sets_delays_jitter_number_and_dlq_whose_record_has_springs_hea
     first_ms = place.delivered()[0].timestamp_ms
     for least_ms in (2000, 4000):
         sent_ms = place.kafka.timeline.now_ms
-        place.timers.handle(Message(place.delivered()[-1]), charge, group="billing", policy=POLICY)
+        place.timers.handle(consumed(place.delivered()[-1]), charge, group="billing", policy=POLICY)
         place.bridge.run(least_ms * 3 // 2)
         assert least_ms < int(dict(place.delivered()[-1].headers)["timer-deliver-ms"] or b"") - sent_ms < least_ms * 1.5
     assert len(place.delivered()) == 3
-    place.timers.handle(Message(place.delivered()[-1]), charge, group="billing", policy=POLICY)
+    place.timers.handle(consumed(place.delivered()[-1]), charge, group="billing", policy=POLICY)
     (dead,) = place.delivered("lost")
     headers = dict(dead.headers)
     assert {name: value for name, value in headers.items() if name.startswith("kafka_dlt-")} == {
@@ -454,27 +409,27 @@ def test_a_policy_sets_delays_jitter_number_and_dlq_whose_record_has_springs_hea
 
 
 def test_a_retry_is_the_same_for_aiokafkas_records(place: Place) -> None:
-    message = Message(place.kafka.produce("orders", b"v", key=b"k", headers=[("trace", b"1")]))
+    own = consumed(place.kafka.produce("orders", b"v", key=b"k", headers=[("trace", b"1")]))
     fields = ("topic", "partition", "offset", "key", "value")
-    read = {name: getattr(message, name)() for name in fields}
-    record = SimpleNamespace(**read, timestamp=message.timestamp()[1], headers=(("trace", b"1"),))
-    assert retry_of(record, group="billing", policy=POLICY) == retry_of(message, group="billing", policy=POLICY)
+    read = {name: getattr(own, name)() for name in fields}
+    record = SimpleNamespace(**read, timestamp=own.timestamp()[1], headers=(("trace", b"1"),))
+    assert retry_of(record, group="billing", policy=POLICY) == retry_of(own, group="billing", policy=POLICY)
 
 
 def test_the_message_of_any_error_fits_into_the_dlqs_record(place: Place) -> None:
-    message = Message(place.kafka.produce("orders", b"v"))
+    own = consumed(place.kafka.produce("orders", b"v"))
     policy = RetryPolicy(most=0, spring_headers=True)
-    dead = retry_of(message, group="billing", policy=policy, error=ValueError("\udce4" * 2**20))
+    dead = retry_of(own, group="billing", policy=policy, error=ValueError("\udce4" * 2**20))
     assert dict(dead.headers)["kafka_dlt-exception-message"] == rb"\udce4" * 1000
 
 
 @pytest.mark.parametrize("of", [b"orders", b"a/9999999999/1", b"\xff"])
 @pytest.mark.parametrize("group", [b"billing", b"shipping"])
 def test_a_senders_own_headers_of_failures_stop_no_retry(place: Place, group: bytes, of: bytes) -> None:
-    own = [("timer-retries", b"2"), ("timer-retry-group", group), ("timer-retry-of", of)]
+    counted = [("timer-retries", b"2"), ("timer-retry-group", group), ("timer-retry-of", of)]
     old = [] if group == b"billing" else [("kafka_dlt-original-topic", b"old"), ("kafka_dlt-exception-fqcn", b"Old")]
-    message = Message(place.kafka.produce("orders", b"v", headers=[*own, *old]))
-    dead = retry_of(message, group="billing", policy=replace(POLICY, most=0))
+    own = consumed(place.kafka.produce("orders", b"v", headers=[*counted, *old]))
+    dead = retry_of(own, group="billing", policy=replace(POLICY, most=0))
     springs = [pair for pair in dead.headers if pair[0].startswith("kafka_dlt-")]
     assert (dead.topic, len(springs), springs[0]) == ("lost", 4, ("kafka_dlt-original-topic", b"orders"))
 
@@ -491,13 +446,13 @@ def test_a_policy_that_is_wrong_raises_at_once(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize("count", [b"", b"x", b"-1", None, b"9" * 40])
 def test_an_invalid_retry_count_is_zero(place: Place, count: bytes | None) -> None:
     entry = place.kafka.produce("orders", b"v", headers=[("timer-retries", count), ("timer-retry-group", b"billing")])
-    assert dict(retry_of(Message(entry), group="billing").headers)["timer-retries"] == b"1"
+    assert dict(retry_of(consumed(entry), group="billing").headers)["timer-retries"] == b"1"
 
 
 @pytest.mark.parametrize("group", ["", "a b", "é", "x" * 246])
 def test_a_group_without_a_legal_dead_letter_topic_raises_at_once(place: Place, group: str) -> None:
     with pytest.raises(ValueError, match="legal topic"):
-        retry_of(Message(place.kafka.produce("orders", b"v")), group=group)
+        retry_of(consumed(place.kafka.produce("orders", b"v")), group=group)
 
 
 @pytest.mark.parametrize("former", ["client", "fake_kafka", "timer_world"])

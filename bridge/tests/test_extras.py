@@ -4,10 +4,6 @@ import subprocess
 import sys
 from textwrap import dedent
 
-import pytest
-
-from bridge import extras
-from bridge.config.settings import Settings
 from integration_tests.support.patience import PATIENCE_S
 
 BLOCKED = dedent(
@@ -31,11 +27,17 @@ def run_alone(program: str, *arguments: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
-def test_the_bridge_alone_delivers() -> None:
+def test_the_bridge_delivers_and_answers_probes_without_extras() -> None:
     done = run_alone(
         """
+        import socket, urllib.error, urllib.request
         from bridge.process import run  # what `timer-bridge run` imports
+        from bridge.observe.metrics import Metrics
+        from bridge.observe.prometheus import AlertLimits, Exposition
+        from bridge.observe.status import Status
+        from bridge.probes import MAX_CONNECTIONS, serving_probes
         from bridge.testing.timer_world import TimerWorld
+        from kafka_timer.origin import TimerPartition
 
         world = TimerWorld("orders")
         world.producer.produce("timer.requests", b"hello", headers={"timer-topic": "orders", "timer-delay-ms": "5000"})
@@ -43,20 +45,6 @@ def test_the_bridge_alone_delivers() -> None:
         early = len(world.read("orders"))
         world.pass_time(ms=1)
         print(early, [record.value for record in world.read("orders")])
-        """
-    )
-    assert (done.returncode, done.stdout) == (0, "0 [b'hello']\n"), done.stderr
-
-
-def test_probes_and_metrics_need_no_extra() -> None:
-    done = run_alone(
-        """
-        import socket, urllib.error, urllib.request
-        from bridge.observe.metrics import Metrics
-        from bridge.observe.prometheus import AlertLimits, Exposition
-        from bridge.observe.status import Status
-        from bridge.probes import MAX_CONNECTIONS, serving_probes
-        from kafka_timer.origin import TimerPartition
 
         def get(path, host=None, headers={}):
             headers = {**headers, "Host": host or "localhost"}
@@ -86,6 +74,7 @@ def test_probes_and_metrics_need_no_extra() -> None:
         """
     )
     assert done.stdout.splitlines() == [
+        "0 [b'hello']",
         "200 503",
         '(200, b\'{"status": "ok", "shards": {"timer.requests/0": "running"}}\')',
         "200 True",
@@ -93,6 +82,7 @@ def test_probes_and_metrics_need_no_extra() -> None:
         "400",
         "200",
     ], done.stderr
+    assert done.returncode == 0
 
 
 CHECK = "check-config --bootstrap-servers 127.0.0.1:9"
@@ -131,12 +121,3 @@ def test_a_setting_or_command_that_needs_an_extra_names_it() -> None:
     for line, (call, extra) in zip(said, NEEDED.items(), strict=True):
         wanted = ("1", f" not installed; run pip install 'kafka-timer-bridge[{extra}]'") if extra else ("0", "")
         assert (line[0], wanted[1] in line) == (wanted[0], True), f"{call}: {line}"
-
-
-def test_every_extra_of_the_distribution_is_installed_for_the_tests() -> None:
-    settings = Settings(bootstrap_servers="b:1", http_port=1, page=True, engine="rocksdb", audit_tables="a")
-    extras.require_for(settings)
-    for extra in ("page", "rocksdb", "export", "registry", "spark"):
-        assert extras.missing(extra) == []
-    with pytest.raises(KeyError):
-        extras.missing("no such extra")

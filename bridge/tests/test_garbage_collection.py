@@ -58,6 +58,7 @@ def _grown_mb(program: str) -> float:
     return float(subprocess.run(told, capture_output=True, check=True, text=True).stdout)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt and malloc_trim are glibc's")
 def test_freed_memory_goes_back_to_the_system() -> None:
     large = [_grown_mb(_LARGE_BLOCKS.format(tuned=tuned)) for tuned in ("tune_malloc()", "")]

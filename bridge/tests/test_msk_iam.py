@@ -4,38 +4,23 @@ import base64
 import json
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from bridge.errors import SettingsError
 from bridge.msk_iam import token
-
-
-class Credentials(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        keys = {"AccessKeyId": "key", "SecretAccessKey": "secret", "Token": "session"}
-        body = json.dumps({**keys, "Expiration": "2099-01-01T00:00:00Z"}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_arguments: object) -> None: ...
+from bridge.tests.simulation.http_fakes import answering, http
 
 
 @pytest.fixture
 def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    server = HTTPServer(("127.0.0.1", 0), Credentials)
-    Thread(target=server.serve_forever, daemon=True).start()
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"http://127.0.0.1:{server.server_port}/")
-    yield
-    server.shutdown()
-    server.server_close()
+    keys = {"AccessKeyId": "key", "SecretAccessKey": "secret", "Token": "session"}
+    with answering(http(json.dumps({**keys, "Expiration": "2099-01-01T00:00:00Z"}))) as (address, _):
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"http://{address}/")
+        yield
 
 
 @pytest.mark.usefixtures("endpoint")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bridge.tests.test_client import Message, Place
+from bridge.tests.test_client import Place, consumed
 from kafka_timer import BridgeError, Outcome, Outcomes, Sent, SettingsError, TimerProducer, outcomes
 from kafka_timer.aio import AsyncTimerProducer
 
@@ -33,11 +33,6 @@ class Consumer:
         self.is_closed = True
 
 
-class Consumed(Message):
-    def error(self) -> None:
-        return None
-
-
 class Following:
     """A place whose producer follows outcomes."""
 
@@ -52,7 +47,7 @@ class Following:
         for topic in FOLLOWED:
             entries = self.place.delivered(topic)
             for entry in entries[self._read[topic] :]:
-                self.consumer.records.put(Consumed(entry, topic))
+                self.consumer.records.put(consumed(entry, topic))
             self._read[topic] = len(entries)
 
 
@@ -136,7 +131,7 @@ def test_records_that_no_bridge_has_written_are_passed_over() -> None:
         ("orders", None),
     ):
         entry = replace(here.place.kafka.produce(topic, value, headers=[("timer-origin", b"\xff")]), offset=0)
-        here.consumer.records.put(Consumed(entry, topic))
+        here.consumer.records.put(consumed(entry, topic))
     waiting = here.timers.outcome(sent)
     here.run(1000)
     assert result(waiting).state == "delivered"

@@ -51,7 +51,11 @@ class Timekeeper:
 
 def message(**fields: object) -> Any:
     """Return a message as confluent_kafka does: each field is a method."""
-    return SimpleNamespace(**{name: lambda value=value: value for name, value in fields.items()})
+
+    def method(value: object) -> Callable[[], object]:
+        return lambda: value
+
+    return SimpleNamespace(**{name: method(value) for name, value in fields.items()})
 
 
 def fetched(offset: int, error: KafkaError | None = None, headers: list[tuple[str, bytes | None]] | None = None) -> Any:

@@ -63,7 +63,10 @@ def test_a_line_of_json_has_the_partition_as_fields(capsys: pytest.CaptureFixtur
     logs.configure("json")
     log.info("%s: recovered to offset %d", PARTITION, 40)
     log.warning("grüße\n%d%%", 7)
-    first, second = lines(capsys)
+    limit = LogRateLimit(log)
+    for now_ms in (0, 1000, 60_000):
+        limit.warn(now_ms, "full", "%s: intake pauses: %s", PARTITION, "100% full")
+    first, second, lasting, again = lines(capsys)
     assert re.fullmatch(TIME, first.pop("time"))
     assert first == {
         "level": "INFO",
@@ -75,16 +78,8 @@ def test_a_line_of_json_has_the_partition_as_fields(capsys: pytest.CaptureFixtur
     }
     assert second["message"] == "grüße\n7%"
     assert "shard" not in second
-
-
-def test_a_lasting_fault_has_the_partition_as_fields(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure("json")
-    limit = LogRateLimit(log)
-    for now_ms in (0, 1000, 60_000):
-        limit.warn(now_ms, "full", "%s: intake pauses: %s", PARTITION, "100% full")
-    first, second = lines(capsys)
-    assert (first["message"], first["shard"]) == ("timer.requests/3: intake pauses: 100% full", "timer.requests/3")
-    assert second["message"] == "timer.requests/3: intake pauses: 100% full (3 times so far)"
+    assert (lasting["message"], lasting["shard"]) == ("timer.requests/3: intake pauses: 100% full", "timer.requests/3")
+    assert again["message"] == "timer.requests/3: intake pauses: 100% full (3 times so far)"
 
 
 def send(number: signal.Signals) -> None:

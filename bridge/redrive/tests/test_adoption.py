@@ -1,4 +1,4 @@
-"""What an adoption reads of which topics, and when it refuses, by fakes of Kafka."""
+"""What an adoption and a redrive read of which topics, and when they refuse, by fakes of Kafka."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,12 +11,14 @@ from bridge.config.settings import load
 from bridge.errors import BridgeError, SettingsError
 from bridge.ports import Record
 from bridge.redrive.adoption import ConfluentAdoption, Mirror
-from bridge.redrive.rules import PlanRow
+from bridge.redrive.rules import PlanRow, RedriveFilter
+from bridge.redrive.sender import ConfluentRedrive
 from kafka_timer.headers import Headers
 from kafka_timer.origin import TimerPartition
 
 TIMERS, FROM_MS = "timer.requests", 1_000_000_000_000
 MIRROR = Mirror(f"primary.{TIMERS}", "primary.", TIMERS, FROM_MS)
+BAD_HEADER: Headers = [("timer-error", b"bad-header"), ("timer-error-detail", b"")]
 
 
 class SecondCluster:
@@ -25,6 +27,8 @@ class SecondCluster:
     def __init__(self) -> None:
         self.topics: dict[str, list[Record]] = {TIMERS: [], MIRROR.topic: []}
         self.timestamps = "CreateTime"
+        self.read: list[tuple[int, int]] = []
+        """The ranges that were read."""
 
     def add(self, topic: str, value: bytes, *headers: tuple[str, bytes | None], at_ms: int = FROM_MS) -> None:
         log = self.topics.setdefault(topic, [])
@@ -45,6 +49,7 @@ class SecondCluster:
         return next((each.offset for each in records if each.timestamp_ms >= timestamp_ms), self.bounds(place)[1])
 
     def requests(self, place: TimerPartition, first: int, end: int) -> Iterator[list[Record]]:
+        self.read.append((first, end))
         yield [record for record in self.topics[place.topic] if first <= record.offset < end]
 
     def adoption(self) -> ConfluentAdoption:
@@ -114,6 +119,20 @@ def test_a_record_that_has_another_one_in_its_place_is_not_sent() -> None:
     cluster.topics[MIRROR.topic].clear()
     cluster.add(MIRROR.topic, b"1", *schedule(), at_ms=FROM_MS + 1)
     assert adoption._requests(plan.selected) == {}
+
+
+def test_chosen_records_are_read_from_the_first_to_the_last_that_is_there() -> None:
+    cluster = SecondCluster()
+    cluster.topics["timer.rejected"] = [
+        Record(at, 1, None, b"", [*BAD_HEADER, ("timer-origin", f"{TIMERS}/0/{at}".encode())]) for at in range(10, 20)
+    ]
+    redrive: Any = ConfluentRedrive(load({"bootstrap_servers": "127.0.0.1:1"}, {}, None))
+    redrive._topics = redrive._history = cluster
+    redrive._require_partitions = lambda records: None
+    chosen = {(TimerPartition("timer.rejected", 0), at) for at in (3, 12, 15, 99)}
+    found = redrive.look(RedriveFilter(frozenset({TIMERS}), places=frozenset(chosen)))
+    assert [each.origin_text for each in found.selected] == [f"{TIMERS}/0/12", f"{TIMERS}/0/15"]
+    assert [(first, end) for first, end in cluster.read if first < end] == [(12, 16)]
 
 
 def test_the_timer_topic_is_no_mirror_of_itself() -> None:

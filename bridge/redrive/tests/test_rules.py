@@ -152,10 +152,8 @@ def test_a_foreign_record_is_counted_and_not_sent(headers: Headers) -> None:
 
 def test_a_senders_mistake_is_selected_only_by_its_code() -> None:
     records = (undelivered(), refused("bad-header", offset=4))
-    assert look(*records).rows() == [
-        PlanRow("bad-header", "orders", 1, 0, 0),
-        PlanRow("unknown-topic", "orders", 1, 0, 1),
-    ]
+    rows = [PlanRow("bad-header", "orders", 1, 0, 0), PlanRow("unknown-topic", "orders", 1, 0, 1)]
+    assert look(*records).rows() == rows
     chosen = RedriveFilter(ALL.timer_topics, codes=frozenset({"bad-header"}))
     assert [each.code for each in look(*records, selection=chosen).selected] == ["bad-header"]
     chosen = RedriveFilter(ALL.timer_topics, places=frozenset({(PLACE, 4)}))
