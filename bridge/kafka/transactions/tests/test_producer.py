@@ -16,7 +16,7 @@ from bridge.kafka.tests.fake_clients import STATE
 from bridge.kafka.transactions import producer as producer_module
 from bridge.kafka.transactions import sink as sink_module
 from bridge.kafka.transactions.producer import IdHeldError, ProducerState, TimeoutRefusedError, TransactionalProducer
-from bridge.kafka.transactions.record_sender import RecordSender, SendFailure, TransactionContents
+from bridge.kafka.transactions.record_sender import SendFailure, TransactionContents, await_acknowledgements
 from bridge.kafka.transactions.rejection_finder import FoundTopic, TopicProbe
 from bridge.kafka.transactions.sink import ConfluentSink, ProducerSlot
 from bridge.observe.status import LIVE_WITHIN_S, Status
@@ -202,7 +202,7 @@ def test_during_a_long_wait_for_acknowledgements_the_bridge_is_live_but_not_read
     producer: Any = Slow(takes_s, lambda: seen.append((status.live().reason, status.ready().reason)))
     status = Status(lambda: producer.now_s)
     monkeypatch.setattr(time, "monotonic", lambda: producer.now_s)
-    RecordSender(producer, Retrier(status=status)).await_acknowledgements(lambda: False, lambda _: None)
+    await_acknowledgements(producer, Retrier(status=status), lambda: False, lambda _: None)
     assert {live for live, _ in seen} == {""}
     assert ("waiting for the broker" in {ready for _, ready in seen}) == is_told
     assert [ready for _, ready in seen[10:]] == ["waiting for the broker"] * len(seen[10:])
@@ -221,8 +221,9 @@ def test_on_stall_is_called_early_and_then_each_time_without_an_acknowledgement_
     producer: Any = Stalling(12.0, lambda: None)
     monkeypatch.setattr(time, "monotonic", lambda: producer.now_s)
     early, late = list[float](), list[float]()
-    sending = RecordSender(producer, Retrier())
-    sending.await_acknowledgements(
-        lambda: False, lambda is_early: (early if is_early else late).append(round(producer.now_s))
-    )
+
+    def note(is_early: bool) -> None:  # noqa: FBT001
+        (early if is_early else late).append(round(producer.now_s))
+
+    await_acknowledgements(producer, Retrier(), lambda: False, note)
     assert (early, late) == ([0, 2], [5, 8, 11])
