@@ -48,6 +48,9 @@ class Producer:
         self._wrong = wrong
         self._news.set()
 
+    def end_poll(self) -> None:
+        self._news.set()
+
     def poll(self, timeout_s: float) -> int:
         self._news.wait(timeout_s)
         self._news.clear()
@@ -122,7 +125,10 @@ def test_after_a_fatal_error_a_request_fails_at_once() -> None:
 def test_a_fatal_error_during_a_flush_or_a_close_is_a_bridge_error() -> None:
     for is_closed in (False, True):
         timers, producer = client()
-        polls, producer.poll = producer.poll, lambda _: 0
+        polls, quiet = producer.poll, threading.Event()
+        producer.poll = lambda _, quiet=quiet: int(quiet.set() or 0)
+        producer.end_poll()
+        assert quiet.wait(SOON_S), "no poll of the fake is under way, which would take the error"
         waiting = timers.schedule("orders", b"v", delay="1h")
         producer.fail(FATAL)
         for _ in range(0 if is_closed else 2):
