@@ -93,7 +93,7 @@ class LoopQueries:
         while (found := await self.ask(lambda bridge: search.step(bridge, now_ms(), deadline()))) is None:
             if time.monotonic() >= end_s:
                 raise HTTPException(503, f"the search was not done in {_MAX_SEARCH_S:.0f} s: narrow it, or ask again")
-        return found
+        return found()
 
 
 class HttpConnection(H11Protocol):

@@ -2,7 +2,7 @@
 
     search = Search(filter_)
     found = search.step(bridge, now_ms, should_stop)    one step after each turn, as long as not should_stop()
-                                                        the last one returns the first `limit`, and the count of all
+    found()                                             after the last one: the first `limit`, and the count of all
 
 The log is not in due order, so all of it is scanned: rows of 60 bytes, and bodies only to match key or header. A timer
 that is rolled meanwhile may be counted twice or not at all, but is never listed twice.
@@ -14,6 +14,7 @@ import base64
 from codecs import utf_8_decode
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -177,7 +178,7 @@ class Listing(BaseModel):
         default_factory=dict,
         description="The histogram by target topic. Topics of which nothing is left are in `histogram` only.",
     )
-    partitions: list[str] = Field(default_factory=list, description="Partitions that the answer covers.")
+    partitions: list[str] = Field(description="Partitions that the answer covers.")
 
 
 def id_fields(raw: bytes | None) -> dict[str, str | None]:
@@ -243,12 +244,17 @@ class Search:
         self._timers: list[NamedTimer] = []
         self._steps = self._search()
 
-    def step(self, bridge: Bridge, now_ms: int, should_stop: Callable[[], bool] = lambda: False) -> Listing | None:
-        """Do the next part. Return the result once the search is done. Raises CorruptStoreError."""
+    def step(
+        self, bridge: Bridge, now_ms: int, should_stop: Callable[[], bool] = lambda: False
+    ) -> Callable[[], Listing] | None:
+        """Do the next part. Once the search is done, return what builds the result. Raises CorruptStoreError.
+
+        Many buckets take long to build: not in the loop's thread.
+        """
         self._bridge, self._at_ms, self._should_stop = bridge, now_ms, should_stop
         return next(self._steps)
 
-    def _listing(self) -> Listing:
+    def _listing(self, partitions: list[str]) -> Listing:
         places = self._chosen
         after = str(places[-1][0]) if 0 < len(places) < self._matching else None
         of_topic = {
@@ -262,11 +268,11 @@ class Search:
             after=after,
             histogram=merge_buckets(bucket for buckets in of_topic.values() for bucket in buckets),
             topics={self._topics[hash_]: buckets for hash_, buckets in of_topic.items() if hash_ in self._topics},
-            partitions=[str(each) for each in sorted(self._partitions) if self._still_open(each) is not None],
+            partitions=partitions,
         )
 
-    def _search(self) -> Iterator[Listing | None]:
-        """Yield None where a step ends, at last the result."""
+    def _search(self) -> Iterator[Callable[[], Listing] | None]:
+        """Yield None where a step ends, at last what builds the result."""
         self._partitions = dict(self._bridge.partitions)
         for timer_partition in sorted(self._partitions):
             first: int | None = 0
@@ -281,7 +287,8 @@ class Search:
             self._list_timer(place, at)
             if self._should_stop():
                 yield None
-        yield self._listing()
+        still_open = [str(each) for each in sorted(self._partitions) if self._still_open(each) is not None]
+        yield partial(self._listing, still_open)
 
     def _still_open(self, timer_partition: TimerPartition) -> Partition | None:
         """Return the partition, or None if it was closed or opened again: then its units are others."""

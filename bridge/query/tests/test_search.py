@@ -48,7 +48,7 @@ def listed(
     search = Search(filter_)
     while (found := search.step(bridge_of(world), world.now_ms, should_stop)) is None:
         meanwhile()
-    return found
+    return found()
 
 
 def paged(world: World, filter_: TimerFilter) -> list[NamedTimer]:
@@ -176,7 +176,7 @@ def part(names: list[int], matching: int, after: int | None, partition: int) -> 
     timer_partition = TimerPartition("timers", partition)
     timers = [NamedTimer.rolling(timer_partition, FLIGHT._replace(origin_offset=at, due_ms=at)) for at in names]
     told = None if after is None else str(SearchPosition(after, timer_partition, after))
-    return Listing(at_ms=0, matching=matching, timers=timers, after=told)
+    return Listing(at_ms=0, matching=matching, timers=timers, after=told, partitions=[])
 
 
 def test_a_list_goes_no_further_than_each_instance_has_looked() -> None:
@@ -275,8 +275,8 @@ def test_a_partition_revoked_during_a_search_is_left_to_its_next_owner(world: Wo
     found = search.step(bridge_of(world), world.now_ms)
     partitions.update(given_up)
     assert found is not None
-    assert found.partitions == []
-    assert len(found.timers) < 6 or steps == 7
+    assert found().partitions == []
+    assert len(found().timers) < 6 or steps == 7
 
 
 @pytest.mark.parametrize("steps", range(1, 8))
@@ -293,4 +293,5 @@ def test_a_partition_reopened_during_a_search_is_not_listed_by_old_units(world: 
     assert len(bridge_of(world).partitions) == 1
     found = search.step(bridge_of(world), world.now_ms)
     assert found is not None
-    assert (found.partitions, found.matching, len(found.timers)) == ([], 6, steps - 1)
+    listing = found()
+    assert (listing.partitions, listing.matching, len(listing.timers)) == ([], 6, steps - 1)
