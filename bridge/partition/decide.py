@@ -141,12 +141,10 @@ class BatchIntake:
         self.ended_ids: set[bytes] = set()
         self.decisions = NewDecisions()
         self._queries = queries
-        self._stored: dict[Name, Rows] = dict(queries.find(self._ids).items()) if self._ids else {}
+        self._stored: dict[Name, Rows] = {}
         first = self._asked[0][1]
         self._is_by_origin = isinstance(first, ByOrigin)
         self._origin_offset = self.flights.offset_of(first.origin) if isinstance(first, ByOrigin) else None
-        if self._origin_offset is not None and len(row := queries.find_origin(self._origin_offset)):
-            self._stored[self._origin_offset] = row
         self._in_batch: dict[Name, _InBatch] = {}
         self._landed: set[int] = set()
         self._ended: set[int] = set()
@@ -172,6 +170,10 @@ class BatchIntake:
 
     def decide(self) -> None:
         """Decide what becomes of the requests, until `is_over()`, at least of the first few."""
+        if self._ids:
+            self._stored = dict(self._queries.find(self._ids).items())
+        if self._origin_offset is not None and len(row := self._queries.find_origin(self._origin_offset)):
+            self._stored[self._origin_offset] = row
         for record, ask in self._asked:
             self.decide_one(record, ask)
             self.count += 1
