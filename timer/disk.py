@@ -133,9 +133,7 @@ class RealFile:
         try:
             return os.lseek(self._descriptor, at, os.SEEK_DATA)
         except OSError as error:
-            if error.errno == errno.ENXIO:
-                return self._size
-            raise UnreadableError(str(self._path), f"no data can be sought from {at} on: {error}") from error
+            return self._size if error.errno == errno.ENXIO else at
 
     def append(self, data: bytes) -> None:
         self._write(self._size, data)

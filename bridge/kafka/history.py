@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from bridge.config.kafka_config import Connection
-from bridge.errors import PartitionUnreadableError
+from bridge.errors import PartitionUnreadableError, TopicGrownError
 from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import make
 from bridge.kafka.consumer import MOST_HELD_BYTES, Message, record_of
@@ -241,8 +241,8 @@ class ConfluentHistory:
             except KafkaException:
                 self._leaders.clear()
                 # The client asks the leader that it knows: after an election it got FENCED_LEADER_EPOCH forever.
-                for topic in {place.topic for place in places}:
-                    self._admin.list_topics(topic, timeout=self._call_s)
+                for place in places:
+                    self._require_partition(place, self._admin.list_topics(place.topic, timeout=self._call_s))
                 raise
 
         return self._retry(f"{next(iter(places))}: asking for offsets", ask) if places else [{} for _ in questions]
@@ -283,6 +283,13 @@ class ConfluentHistory:
         if sum(map(len, found)) < sum(map(len, asked)):
             self._leaders.clear()
         return found
+
+    def _require_partition(self, place: TimerPartition, cluster: Any) -> None:
+        """Raise TopicGrownError if the journal lacks the partition: waiting would not create it."""
+        found = cluster.topics.get(place.topic)
+        count = 0 if found is None else len(found.partitions)
+        if place.topic in self._journal_topics.values() and 0 < count <= place.partition:
+            raise TopicGrownError(f"{place.topic} has {count} partitions, its timer topic has more: adding them")
 
     def _retry(self, what: str, call: Callable[[], T]) -> T:
         """Return what `call` returns. Make new clients if no broker answers: the old ones may have lost all brokers."""

@@ -33,6 +33,7 @@ from bridge.process import check, die_at_next, open_many_files, run
 log = logging.getLogger("bridge.workers")
 
 _TURN_S = 0.1
+_ASK_S = 0.5
 _LONGEST_WAIT_S = 30.0
 _GOOD_LIFE_S = 60.0
 """After running for this long, a worker is restarted at once again."""
@@ -126,11 +127,15 @@ def supervise(settings: Settings) -> int:
     _handle_signals(supervisor)
     open_many_files()
     with page.serving_workers(settings, sockets) if settings.http_port else nullcontext():
+        asked_s = time.monotonic()
         while supervisor.turn():
             time.sleep(_TURN_S)
-            if not supervisor.was_ready and (partitions := page.ready_partitions(sockets)) is not None:
+            if supervisor.was_ready or time.monotonic() - asked_s < _ASK_S:
+                continue
+            if (partitions := page.ready_partitions(sockets)) is not None:
                 print("timer-bridge is ready:", ", ".join(partitions), flush=True)  # noqa: T201
                 supervisor.was_ready = True
+            asked_s = time.monotonic()
     return supervisor.exit_code
 
 
@@ -145,6 +150,10 @@ def _handle_signals(supervisor: Supervisor) -> None:
         signal.signal(number, lambda number, _frame: supervisor.signal_all(number))
 
 
+COMMAND = [sys.executable, "-m", "bridge.workers.supervisor"]
+"""Command of a worker; its number follows as the last argument."""
+
+
 def _started(settings: Settings, number: int) -> Process:
     """Start a worker. It gets its settings by standard input, as they may hold secrets."""
     address = own_address(settings)
@@ -152,8 +161,7 @@ def _started(settings: Settings, number: int) -> Process:
         "data_dir": worker_folder(settings.data_dir, number),
         "advertised_http": f"{address}/worker-{number}" if address else None,
     }
-    command = [sys.executable, "-m", "bridge.workers.supervisor", str(number)]
-    process = start_child(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    process = start_child([*COMMAND, str(number)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     assert process.stdin is not None
     with suppress(BrokenPipeError), process.stdin:  # the exit code reports the failure
         process.stdin.write(pickle.dumps(settings.model_copy(update=own)))
