@@ -176,7 +176,7 @@ def test_a_stream_tells_the_classes_of_the_batch_audit_and_repeats_nothing(
     closed_soon = {b"timer.requests/0/%d" % n for n in (1, 2, 3)}
     at_once = [d for d in history.deliveries if d.header(names.ORIGIN) in closed_soon and d.offset < 90]
     stage.play(*[r for r in asked if r.offset < 30], *at_once)
-    for place, step in (batches, "write_rows"), (batches.Batches, "_forget"):
+    for place, step in (batches, "write_rows"), (batches, "end_part"):
         with monkeypatch.context() as patch:
             patch.setattr(place, step, die)
             with pytest.raises(KilledError):

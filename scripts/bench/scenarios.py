@@ -37,6 +37,8 @@ STEADY_DELAY_MS = 2_000
 SETTLE_S = 10.0
 """Time from ready to idle."""
 FEW_PENDING = 10_000
+_LEAST_RATE_MS = 2_000
+"""Shorter times show the transactions, not the rate."""
 _PLAIN = "plain"
 """Topic in the origins of records that no bridge sends."""
 _SEED = 43
@@ -137,13 +139,14 @@ def steady_of(
 ) -> dict[str, object]:
     """Return the numbers of a load that was sent in `took_s`, until `sent_ms`.
 
-    `out_per_s` is while others were still sent, or of all if the first came after that.
+    `out_per_s` is while others were still sent, or of all if that was short.
     """
-    early = [each for each in deliveries if each.appended_ms < sent_ms]
+    early_ms = [each.appended_ms for each in deliveries if each.appended_ms < sent_ms]
+    span_ms = sent_ms - min(early_ms, default=sent_ms)
     counted = DeliveryAccount(spans, deliveries).counts()
     return {
         "sent_per_s": counted.requested / took_s,
-        "out_per_s": _per_s(early or deliveries),
+        "out_per_s": _per_s(deliveries) if span_ms < _LEAST_RATE_MS else len(early_ms) * 1000 / span_ms,
         "late": lateness(late_ms(deliveries)),
         "account": counted,
     }

@@ -38,8 +38,8 @@ Sample = dict[str, float]
 
 
 def sample(bridge: BridgeProcess, since_s: float) -> Sample:
-    proc = Path(f"/proc/{bridge.pid}")
-    found = {"at_s": round(time.monotonic() - since_s, 1), "rss_mb": bridge.usage().rss_mb}
+    usage, proc = bridge.usage(), Path(f"/proc/{bridge.pid}")
+    found = {"at_s": round(time.monotonic() - since_s, 1), "rss_mb": usage.rss_mb, "cpu_s": usage.cpu_s}
     counts = {name: sum(1 for _ in (proc / part).iterdir()) for name, part in (("handles", "fd"), ("threads", "task"))}
     return {**found, **counts, "disk_mb": bridge.disk_mb()}
 
@@ -88,6 +88,7 @@ def soak(per_s: int, seconds: float, folder: Path) -> dict[str, Any]:
             spans, due_ms = topics.admin.ranges_since(topics.timer_topic, begins), now_ms() + max(DELAYS_MS.values())
             for target in targets.values():
                 topics.await_quiet(target, due_ms, bridge.demand_alive)
+            usage = bridge.usage()
             command.say("counting deliveries")
             seen = DeliveryAccount(spans)
             with Receiver(topics.servers, list(targets.values())) as receiver:
@@ -100,6 +101,7 @@ def soak(per_s: int, seconds: float, folder: Path) -> dict[str, Any]:
         "seconds": seconds,
         **counts._asdict(),
         "late": lateness(seen.late_ms)._asdict(),
+        **usage._asdict(),
         "growth": found,
         "is_flat": all(share <= MOST_GROWTH for share in found.values()),
         "is_exact": not any(counts[1:]),

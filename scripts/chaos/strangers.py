@@ -8,6 +8,7 @@ python -m scripts.chaos.strangers headers-60 moves ...     each attack on a new 
 
 import random
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -42,6 +43,7 @@ TIMERS, EVIL, GOOD, WARM = "timer.requests", "timer.evil", "good", "warm"
 CONFIG = f'[topics."{EVIL}"]\n'
 _AHEAD_MS = 2_000
 _REST_S = 8.0
+_JOIN_S = 60.0
 
 
 def _received(bootstrap_servers: str, topic: str, count: int, wait_s: float = 120.0) -> list[Delivery]:
@@ -150,20 +152,24 @@ def _too_large(stage: Stage) -> None:
 
 
 def _recreated(stage: Stage) -> None:
-    """Delete and create the target every half a second."""
-    target = f"again-{uuid4().hex[:8]}"
+    target, over = f"again-{uuid4().hex[:8]}", threading.Event()
     client = AdminClient({"bootstrap.servers": stage.servers, **QUIET})
 
-    def timers() -> Iterator[TimerRequest]:
-        for number in stage.range(2_000):
-            if number % 25 == 0:
-                with suppress(KafkaException):
-                    client.delete_topics([target])[target].result(10)
-                with suppress(BridgeError, KafkaException):
-                    stage.admin.create_topics([target], partitions=1, settings={})
-            yield timer(target, now_ms() + 300, b"%d" % number)
+    def recreate() -> None:
+        while not over.is_set():
+            with suppress(KafkaException, BridgeError):
+                stage.admin.create_topics([target], partitions=1, settings={})
+            over.wait(0.5)
+            with suppress(KafkaException, TimeoutError):
+                client.delete_topics([target])[target].result(10)
 
-    stage.send(timers(), 50)
+    thread = threading.Thread(target=recreate)
+    thread.start()
+    try:
+        stage.send((timer(target, now_ms() + 300, b"%d" % n) for n in stage.range(2_000)), 50)
+    finally:
+        over.set()
+        thread.join(_JOIN_S)
 
 
 ATTACKS: dict[str, Callable[[Stage], None]] = {
