@@ -32,10 +32,14 @@ from bridge.loop.tests.test_histories import (
     World,
     crash,
     go_on,
+    hang,
     kafka_with,
     lose_disk,
+    noted,
+    schedule,
     send,
     two_partitions,
+    values,
 )
 from bridge.partition.recover import prepare_store, recover
 from bridge.ports import Aborted, Committed
@@ -61,14 +65,11 @@ def test_another_engine_is_refused_if_only_the_local_store_still_has_the_timers(
     world.send("far", 3000)
     world.bridge.run(1000)
     world.bridge.stop()
-    log = world.kafka.partition(PARTITION)
-    log.delete_before(log.end)
-    world.bridge.options = SMALL
-    world.bridge.start()
+    world.forget()
+    world.start(SMALL)
     with pytest.raises(SettingsError, match=r"engine was rocksdb, is wheel.*start with engine rocksdb"):
         world.bridge.run(100)
-    world.bridge.options = with_engine(SMALL, "rocksdb")
-    world.bridge.start()
+    world.start(with_engine(SMALL, "rocksdb"))
     world.bridge.run(3000)
     assert world.delivered() == ["far"]
 
@@ -77,9 +78,7 @@ def test_another_engine_is_refused_if_only_the_local_store_still_has_the_timers(
 
 
 @TROUBLE
-def test_requests_that_the_client_leaves_out_at_its_start_are_read_again(
-    trouble: Trouble, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_requests_that_the_client_leaves_out_are_read_again(trouble: Trouble, caplog: pytest.LogCaptureFixture) -> None:
     """It leaves out a cancel of a timer that was read before, and a timer."""
     world = World()
     world.send("cancelled", 700, id_="one")
@@ -98,9 +97,7 @@ def test_requests_that_the_client_leaves_out_at_its_start_are_read_again(
 
 
 @TROUBLE
-def test_a_partition_from_which_the_client_returns_nothing_is_read_again(
-    trouble: Trouble, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_partition_that_returns_nothing_is_read_again(trouble: Trouble, caplog: pytest.LogCaptureFixture) -> None:
     """No timer leaves before the cancel is read, and the second read needs no new request."""
     world = World()
     world.send("cancelled", 700, id_="one")
@@ -144,76 +141,70 @@ def test_intake_pauses_for_too_many_timers_out_of_order_and_goes_on(
 # -- a disk that takes nothing
 
 
-def test_case_27_each_partition_whose_intake_pauses_is_named_each_time(caplog: pytest.LogCaptureFixture) -> None:
+def test_case_27_each_partition_whose_disk_fails_is_named_and_delivers(caplog: pytest.LogCaptureFixture) -> None:
+    """A full disk is named each time. It delays requests, and a failed sync delays nothing."""
     kafka, partitions, instance = two_partitions()
-    for number in range(2):
+
+    def named(fault: str) -> list[int]:
+        return [sum(line.startswith(f"{partition}: {fault}") for line in caplog.messages) for partition in partitions]
+
+    for partition in partitions:
+        send(kafka, partition, delay_ms=300)
+        instance.disks[partition].fail_sync()
+    instance.run(500)
+    assert (named("no checkpoint: [Errno 5]"), values(kafka)) == ([1, 1], ["m", "m"])
+    for _ in range(2):
         for partition in partitions:
             instance.disks[partition].free = 1
-            send(kafka, partition, str(number), 0)
+            send(kafka, partition, delay_ms=0)
         instance.run(500)
         for partition in partitions:
             instance.disks[partition].free = 1 << 40
         instance.run(500)
-    told = [record.getMessage() for record in caplog.records]
-    pause = "intake pauses: 1 bytes are free, min_free_bytes is"
-    assert [
-        [line.partition(":")[0] for line in told if pause in line].count(str(partition)) for partition in partitions
-    ] == [2, 2]
-    assert sorted(entry.value or b"" for entry in kafka.read("orders")) == [b"0", b"0", b"1", b"1"]
+    assert named("intake pauses: 1 bytes are free, min_free_bytes is") == [2, 2]
+    assert values(kafka) == ["m"] * 6
 
 
-def test_case_27_a_disk_full_at_a_start_is_logged_with_the_remedy_and_retried(caplog: pytest.LogCaptureFixture) -> None:
+def test_case_27_a_disk_full_at_a_start_is_logged_with_the_remedy_and_retried_every_5_seconds(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     world = World()
-    world.send("waits", 300)
+    real, tried_ms = world.bridge.disk_for, list[int]()
+
+    def tried(partition: TimerPartition) -> SimDisk:
+        tried_ms.append(world.now_ms)
+        return real(partition)
+
+    world.send("waits", 30_300)
     world.bridge.run(100)
     world.bridge.stop()
     world.bridge.lose_disks()
+    monkeypatch.setattr(world.bridge, "disk_for", tried)
     world.bridge.start()
     assert not world.bridge.bridge.ready, "no partition is opened yet"
-    disk = world.bridge.disk_for(PARTITION)
+    disk = real(PARTITION)
     disk.fail_append(0)
-    with caplog.at_level(logging.WARNING):
-        world.bridge.run(20_000)
-    (told,) = [record.getMessage() for record in caplog.records if "cannot be made ready" in record.getMessage()]
+    world.bridge.run(16_000)
+    assert len(tried_ms) == 4
+    assert all(5000 <= later - sooner < 5100 for sooner, later in pairwise(tried_ms))
+    (told,) = [line for line in caplog.messages if "cannot be made ready" in line]
     assert "free room on the disk of data_dir" in told
-    assert world.delivered() == []
     assert not world.bridge.bridge.ready
+    world.bridge.clock.error_ms = -10_000
+    world.bridge.run(100)
+    assert len(tried_ms) == 5, "at once after the clock was set back"
     disk.mend()
-    world.bridge.run(6000)
+    world.bridge.clock.error_ms = 0
+    world.bridge.run(20_000)
     assert world.delivered() == ["waits"]
     world.send("waits too", 5000)
     world.bridge.run(100)
     caplog.clear()
     del world.bridge.disks[PARTITION]
-    world.bridge.disk_for(PARTITION).fail_append(0)
+    real(PARTITION).fail_append(0)
     world.bridge.leave_the_group()
     world.bridge.run(1000)
     assert "cannot be made ready" in caplog.text, "logged at once: the earlier fault was over"
-
-
-def test_an_unusable_disk_is_retried_every_5_seconds_and_at_once_after_the_clock_was_set_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World()
-    real, tried_ms = world.bridge.disk_for, list[int]()
-
-    def noted(partition: TimerPartition) -> SimDisk:
-        tried_ms.append(world.kafka.timeline.now_ms)
-        return real(partition)
-
-    world.send("waits", 100_000)
-    world.bridge.run(100)
-    world.bridge.stop()
-    world.bridge.lose_disks()
-    monkeypatch.setattr(world.bridge, "disk_for", noted)
-    world.bridge.start()
-    real(PARTITION).fail_append(0)
-    world.bridge.run(16_000)
-    assert len(tried_ms) == 4
-    assert all(5000 <= later - sooner < 5100 for sooner, later in pairwise(tried_ms))
-    world.bridge.clock.error_ms = -10_000
-    world.bridge.run(100)
-    assert len(tried_ms) == 5
 
 
 # -- lost progress
@@ -229,8 +220,7 @@ def expired(world: World) -> None:
 
 def expired_after_the_journal(world: World) -> None:
     expired(world)
-    journal = world.kafka.partition(TimerPartition("timer.journal", 0))
-    journal.delete_before(journal.end)
+    world.forget("timer.journal")
 
 
 @pytest.mark.parametrize("loses_disk", [False, True])
@@ -255,12 +245,10 @@ def test_case_37_after_lost_progress_the_bridge_begins_where_adopt_progress_says
     world.bridge.start()
     with pytest.raises(ProgressLostError, match=r"progress is lost.*latest \(.* lost, unless `timer-bridge export`"):
         world.bridge.turn()
-    world.bridge.options = replace(world.options, adopt_progress=str(between_ms) if word == "time" else word)
-    world.bridge.start()
+    world.start(replace(world.options, adopt_progress=str(between_ms) if word == "time" else word))
     world.bridge.run(100)
     assert "by the operator's word" in caplog.text
-    world.bridge.options = world.options
-    world.bridge.start()
+    world.start(world.options)
     world.send("new", 100)
     world.bridge.run(1000)
     assert sorted(world.delivered()) == sorted(["a", "b", "new", *again])
@@ -299,26 +287,21 @@ def test_a_first_opening_that_another_owner_overtakes_is_not_lost_progress(where
     first.run(100)
     successor[0].run(100)
     first.run(100)
-    assert [entry.value for entry in kafka.read("orders")] == [b"a"]
+    assert values(kafka) == ["a"]
 
 
 def test_a_store_is_closed_if_the_last_read_of_its_opening_gets_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     _, (one, _), instance = two_partitions()
     history: Any = instance.history
-    progress, answers, closed = history.progress, [True, False], list[WheelStore]()
-    close = WheelStore.close
+    progress, answers = history.progress, [True, False]
+    closed = noted(monkeypatch, WheelStore, "close")
 
     def answer(partition: TimerPartition) -> object:
         if not answers.pop(0):
             raise PartitionUnreadableError(f"{partition}: no answer in time")
         return progress(partition)
 
-    def noted(store: WheelStore) -> None:
-        closed.append(store)
-        close(store)
-
     monkeypatch.setattr(history, "progress", answer)
-    monkeypatch.setattr(WheelStore, "close", noted)
     with pytest.raises(PartitionUnreadableError):
         recover(one, SimDisk(), history, SMALL)
     assert (len(closed), answers) == (1, [])
@@ -350,7 +333,7 @@ def test_a_checkpoint_includes_all_decisions_up_to_its_journal_offset(where: str
     first.run(100)
     assert successor, "no checkpoint"
     first.run(5000)
-    assert [entry.value for entry in kafka.read("orders")] == [b"a"]
+    assert values(kafka) == ["a"]
     assert kafka.read("timer.rejected") == []
 
 
@@ -477,19 +460,6 @@ def test_partitions_commit_their_requests_after_the_clock_was_set_back() -> None
     assert [found is not None and found[0] for found in progress] == [1, 1]
 
 
-def test_each_partition_whose_disk_takes_no_checkpoint_is_named_and_delivers(caplog: pytest.LogCaptureFixture) -> None:
-    kafka, partitions, instance = two_partitions()
-    for partition in partitions:
-        send(kafka, partition, delay_ms=300)
-        instance.disks[partition].fail_sync()
-    instance.run(500)
-    told = [record.getMessage() for record in caplog.records]
-    assert [
-        sum(line.startswith(f"{partition}: no checkpoint: [Errno 5]") for line in told) for partition in partitions
-    ] == [1, 1]
-    assert [entry.value for entry in kafka.read("orders")] == [b"m", b"m"]
-
-
 def test_damage_found_by_a_compaction_rebuilds_its_partition_alone(caplog: pytest.LogCaptureFixture) -> None:
     """20 timers leave. The last one of their file is to be compacted, and the file's last byte is missing."""
     kafka, partitions, instance = two_partitions(replace(SMALL.store, compact_below=0.9, compact_ahead_ms=0))
@@ -506,8 +476,7 @@ def test_damage_found_by_a_compaction_rebuilds_its_partition_alone(caplog: pytes
     file = disk.open(f"body/{full}")
     file.truncate(file.size() - 1)
     instance.run(200)
-    told = [record.getMessage() for record in caplog.records if "damaged" in record.getMessage()]
-    (line,) = told
+    (line,) = (each for each in caplog.messages if "damaged" in each)
     assert line.startswith(f"{partitions[1]}: the local store is damaged (body at ")
     assert len(kafka.read("orders")) == 40
     instance.run(500)
@@ -565,24 +534,9 @@ def test_progress_beyond_an_end_offset_that_no_broker_confirms_is_not_lost(monke
 # -- retention and elections
 
 
-def truncated(world: World) -> int:
-    """Delete all records of the timer topic. Return their number."""
-    log = world.kafka.partition(PARTITION)
-    count = log.end - log.first
-    log.delete_before(log.end)
-    return count
-
-
 def test_case_28_a_start_that_reads_again_does_not_seek_below_the_first_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     """A seek to a deleted offset would end the bridge."""
-    begun: list[int] = []
-    real = FakeSource.rewind
-
-    def rewind(source: FakeSource, partition: TimerPartition, offset: int) -> None:
-        begun.append(offset)
-        real(source, partition, offset)
-
-    monkeypatch.setattr(FakeSource, "rewind", rewind)
+    rewinds = noted(monkeypatch, FakeSource, "rewind")
     world = World()
     world.send("before", 100)
     world.bridge.run(300)
@@ -595,7 +549,7 @@ def test_case_28_a_start_that_reads_again_does_not_seek_below_the_first_offset(m
     world.bridge.source.leaves_out = 3
     world.bridge.turn()
     world.bridge.run(6000)
-    assert begun == [first]
+    assert [offset for _, _, offset in rewinds] == [first]
     assert world.delivered() == ["before", "2", "3", "4"]
 
 
@@ -662,7 +616,7 @@ def keep_alone(world: World, name: str) -> None:
     for number in range(5):
         world.send(f"{name} {number}", 900)
     world.bridge.run(300)
-    truncated(world)
+    world.forget()
 
 
 def test_case_28_lost_requests_are_logged_with_their_count(caplog: pytest.LogCaptureFixture) -> None:
@@ -674,7 +628,7 @@ def test_case_28_lost_requests_are_logged_with_their_count(caplog: pytest.LogCap
     world.bridge.kill()
     world.bridge.disks = {}
     world.send("never read", 100)
-    truncated(world)
+    world.forget()
     world.bridge.start()
     world.send("new", 100)
     world.bridge.run(2000)
@@ -709,8 +663,7 @@ def test_each_start_after_an_unclean_election_is_refused_with_the_remedy(word: s
             world.bridge.turn()
     world.bridge.kill()
     expired(world)
-    world.bridge.options = replace(world.options, adopt_progress="latest")
-    world.bridge.start()
+    world.start(replace(world.options, adopt_progress="latest"))
     world.bridge.run(100)
     world.send("new", 100)
     world.bridge.run(2000)
@@ -725,16 +678,14 @@ def test_progress_beyond_an_open_transaction_is_not_lost(*, is_end: bool) -> Non
     world.bridge.run(100)
     world.bridge.stop()
     expired(world)
-    hung = world.kafka.begin("sender")
-    world.kafka.produce(TIMERS, b"hung", headers=[("timer-topic", b"orders")], transaction=hung)
+    hung = hang(world)
     world.kafka.timeline.advance(1)
     world.bridge.options = replace(world.options, adopt_progress=str(world.now_ms))
     if not is_end:
         world.send("b", 500)
     world.bridge.start()
     world.bridge.run(100)
-    world.bridge.options = world.options
-    world.bridge.start()
+    world.start(world.options)
     world.bridge.run(100)
     if is_end:
         world.send("b", 500)
@@ -752,7 +703,7 @@ def test_case_25_records_too_large_for_the_rejected_topic_are_named_there_and_de
     world = World()
     world.kafka.create("timer.rejected", max_bytes=1000)
     world.kafka.create("small", max_bytes=100)
-    to_small = [("timer-topic", b"small"), ("timer-delay-ms", b"300")]
+    to_small = schedule(300, "small")
     world.kafka.produce(TIMERS, b"x" * 5000, key=b"k", headers=[("timer-topic", b"orders")])
     world.kafka.produce(TIMERS, b"y" * 5000, key=b"k", headers=[*to_small, ("trace", b"1")])
     world.kafka.produce(TIMERS, b"z" * 200, headers=to_small)
@@ -776,9 +727,7 @@ def test_case_25_a_record_too_large_for_the_rejected_topic_beside_a_delivery_and
     world.send("moved", 900, id_="a")
     world.bridge.run(100)
     world.send("now", 0)
-    world.kafka.produce(
-        TIMERS, None, headers=[("timer-action", b"move"), ("timer-id", b"a"), ("timer-delay-ms", b"200")]
-    )
+    world.move("a", 200)
     for number in range(2):
         world.kafka.produce(TIMERS, b"%d" % number * 5000, headers=[])
     world.bridge.run(300)
@@ -786,14 +735,17 @@ def test_case_25_a_record_too_large_for_the_rejected_topic_beside_a_delivery_and
     assert world.rejected() == [(b"missing-time", None)] * 2
 
 
-@pytest.mark.parametrize("name", sorted(CONTROL.union(*(profile.control for profile in PROFILES.values()))))
-def test_the_reason_of_a_rejected_request_is_short_whatever_its_headers_are(name: str) -> None:
+def test_the_reason_of_a_rejected_request_is_short_whatever_its_headers_are() -> None:
     """The rejected topic takes only little more than the request itself."""
-    world = World(replace(World().options, rules=RULES.model_copy(update={"profiles": ("native", *PROFILES)})))
-    world.kafka.produce(TIMERS, b"v", headers=[(name, b"\xff" * 50_000)])
-    world.bridge.run(10)
-    (rejected,) = world.kafka.read("timer.rejected")
-    assert sum(len(header) + len(content or b"") for header, content in rejected.headers[1:]) < 1000
+    world = World(replace(SMALL, rules=RULES.model_copy(update={"profiles": ("native", *PROFILES)})))
+    names = sorted(CONTROL.union(*(profile.control for profile in PROFILES.values())))
+    for name in names:
+        world.kafka.produce(TIMERS, b"v", headers=[(name, b"\xff" * 50_000)])
+    world.bridge.run(100)
+    rejected = world.kafka.read("timer.rejected")
+    assert [each.headers[0][0] for each in rejected] == names
+    for each in rejected:
+        assert sum(len(header) + len(content or b"") for header, content in each.headers[1:]) < 1000, each.headers[0][0]
 
 
 # -- unknown outcomes
@@ -877,11 +829,9 @@ def test_a_forged_copy_with_a_too_long_header_name_is_refused() -> None:
     world = World()
     asked = world.send("m", 3 * WINDOW_MS)
     world.bridge.run(10)
-    hung = world.kafka.begin("somebody")
-    world.kafka.produce(TIMERS, b"", transaction=hung)
-    added = [("timer-origin", f"{PARTITION}/{asked.offset}".encode()), ("timer-rolls", b"1"), ("x" * 70_000, b"")]
-    headers = [("timer-topic", b"orders"), ("timer-deliver-ms", b"%d" % (world.now_ms + 3 * WINDOW_MS)), *added]
-    world.kafka.produce(TIMERS, b"m", headers=headers)
+    hung = hang(world)
+    origin = ("timer-origin", f"{PARTITION}/{asked.offset}".encode())
+    world.send_due("m", world.now_ms + 3 * WINDOW_MS, origin, ("timer-rolls", b"1"), ("x" * 70_000, b""))
     world.bridge.run(WINDOW_MS)  # the copy is written after the forgery, which cannot be read yet
     world.kafka.abort(hung)
     world.bridge.run(3 * WINDOW_MS)
@@ -907,8 +857,10 @@ def test_the_size_of_a_request_is_counted_in_bytes_not_in_characters(trouble: Tr
 # -- receipts, lag, size of the journal
 
 
-def test_a_repeated_cancel_is_not_found_although_the_id_was_delivered_before() -> None:
+def test_a_cancel_is_told_what_it_met() -> None:
+    """A repeated one is not found, although the id was delivered before."""
     world = World()
+    unknown = world.cancel("nobody")
     world.send("first", 0, id_="a")
     world.bridge.run(100)
     late = world.cancel("a")
@@ -920,6 +872,7 @@ def test_a_repeated_cancel_is_not_found_although_the_id_was_delivered_before() -
     third = world.cancel("a")
     world.bridge.run(1000)
     assert world.receipts("accepted", "delivered") == [
+        ("not-found", unknown.offset),
         ("too-late", late.offset),
         ("cancelled", first.offset),
         ("not-found", again.offset),
@@ -975,14 +928,13 @@ def test_a_timer_whose_copy_was_skipped_unread_is_pending_no_more(
         world.kafka.expire_offset("timers", PARTITION)
         world.bridge.options = replace(world.options, adopt_progress="latest")
     else:
-        log = world.kafka.partition(PARTITION)
-        log.delete_before(log.end)
+        world.forget()
     world.bridge.start()
     world.bridge.run(10)
     assert world.pending() == 1
     check_open_transactions(world, is_loaded=is_loaded)
     assert world.pending() == 0
-    (warning,) = [each.getMessage() for each in caplog.records if "timers are lost" in each.getMessage()]
+    (warning,) = [each for each in caplog.messages if "timers are lost" in each]
     assert f"{PARTITION}: 1 timers are lost" in warning
     assert f"{PARTITION}/0: send them again" in warning
     world.bridge.options = world.options
@@ -1049,11 +1001,10 @@ def test_without_the_journal_of_possibly_pending_requests_a_start_is_refused_and
     world.bridge.run(20)
     assert world.receipts("accepted") == [("cancelled", 2)]
     world.bridge.kill()
-    journal = world.kafka.partition(TimerPartition("timer.journal", 0))
     if lost == "topic":
-        journal.cut(0)
+        world.kafka.partition(TimerPartition("timer.journal", 0)).cut(0)
     else:
-        journal.delete_before(journal.end)
+        world.forget("timer.journal")
     if lost == "records and disk":
         world.bridge.lose_disks()
     before = {partition: disk.contents() for partition, disk in world.bridge.disks.items()}
@@ -1071,8 +1022,7 @@ def test_a_cancel_holds_after_a_rebuild_although_a_brokers_clock_was_far_ahead()
     log = world.kafka.partition(PARTITION)
     log.skew_ms = 2 * SMALL.clock_skew_margin_ms
     for id_ in ("a", "b"):
-        due = ("timer-deliver-ms", b"%d" % (world.now_ms + 900))
-        world.kafka.produce(TIMERS, id_.encode(), headers=[("timer-topic", b"orders"), due, ("timer-id", id_.encode())])
+        world.send_due(id_, world.now_ms + 900, ("timer-id", id_.encode()))
     world.cancel("a")
     world.bridge.run(100)
     log.skew_ms = 0
@@ -1107,8 +1057,7 @@ def test_a_store_of_deleted_topics_is_not_used_for_recreated_ones(
         world.kafka.partition(TimerPartition(name, 0)).cut(0)
     expired(world)
     world.bridge.lose_disks()
-    world.bridge.options = replace(world.options, era_ms=era_ms)
-    world.bridge.start()
+    world.start(replace(world.options, era_ms=era_ms))
     for number in range(6):
         world.send(f"new {number}", 900)
         if commits > 1:
@@ -1116,8 +1065,7 @@ def test_a_store_of_deleted_topics_is_not_used_for_recreated_ones(
     world.bridge.run(100)
     world.bridge.stop()
     world.bridge.disks[PARTITION] = old_disk
-    world.bridge.options = replace(world.options, era_ms=era_ms and era_ms + 1)
-    world.bridge.start()
+    world.start(replace(world.options, era_ms=era_ms and era_ms + 1))
     world.bridge.run(2000)
     assert sorted(world.delivered()) == [f"new {number}" for number in range(6)]
     assert logged in caplog.text

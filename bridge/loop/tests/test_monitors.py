@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.loop.tests.test_histories import SMALL, kafka_with, send, two_partitions
+from bridge.loop.tests.test_histories import SMALL, kafka_with, send, two_partitions, values
 from bridge.observe.metrics import Lag
 from bridge.testing import FakeInstance
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka
@@ -52,26 +52,21 @@ def test_case_28_a_warning_names_the_pending_offsets_that_retention_took(caplog:
 # -- open transactions
 
 
-def test_case_38_a_hung_transaction_is_logged_with_its_age_and_size_and_holds_its_partition_alone(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_case_38_a_hung_transaction_is_logged_and_holds_its_partition_alone(caplog: pytest.LogCaptureFixture) -> None:
     kafka, (one, other), instance = two_partitions(transaction_timeout_ms=600_000)
     look = instance.bridge.monitors.check_open_transactions
     assert warnings(caplog, look) == []
     assert instance.metrics.lags == {one: Lag(0, 0), other: Lag(0, 0)}
-    headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"50")]
     senders = [kafka.begin(f"sender of {timer_partition}") for timer_partition in (one, other)]
     for sender, timer_partition in zip(senders, (one, other), strict=True):
         send(kafka, timer_partition, f"before {timer_partition}", 50)
-        kafka.produce(TIMERS, b"hung", headers=headers, partition=timer_partition.partition, transaction=sender)
+        send(kafka, timer_partition, "hung", 50, transaction=sender)
     for _ in range(2):
         send(kafka, other, "after", 50)
     assert warnings(caplog, look) == []
     assert instance.metrics.lags == {one: Lag(2, 1), other: Lag(4, 3)}, "no request is read yet"
     instance.run(10_900)
-    assert [entry.value for entry in kafka.read("orders")] == [
-        f"before {timer_partition}".encode() for timer_partition in (one, other)
-    ]
+    assert values(kafka) == [f"before {one}", f"before {other}"]
 
     def told(timer_partition: TimerPartition, seconds: int, count: int, *, times: str = "") -> str:
         return (
@@ -86,11 +81,11 @@ def test_case_38_a_hung_transaction_is_logged_with_its_age_and_size_and_holds_it
     kafka.commit(senders[0])
     instance.run(1000)
     assert warnings(caplog, look) == []
-    assert [entry.value for entry in kafka.read("orders")[2:]] == [b"hung"]
+    assert values(kafka)[2:] == ["hung"]
     assert instance.metrics.lags == {one: Lag(1, 0), other: Lag(3, 3)}
     assert instance.metrics.hanging_transactions.keys() == {other}
     again = kafka.begin("another sender")
-    kafka.produce(TIMERS, b"hung", headers=headers, partition=one.partition, transaction=again)
+    send(kafka, one, "hung", 50, transaction=again)
     assert warnings(caplog, look) == []
     instance.run(5000)
     assert warnings(caplog, look) == [told(one, 5, 1)], "a new transaction is logged at once"
@@ -101,15 +96,12 @@ def test_case_38_a_hung_transaction_is_logged_with_its_age_and_size_and_holds_it
     ]
 
 
-def test_a_leader_that_does_not_answer_keeps_its_last_figures_and_hides_no_other_partition(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_leader_without_an_answer_keeps_its_figures_and_hides_no_other(caplog: pytest.LogCaptureFixture) -> None:
     """The checks run in the thread of the turns: while one waits, no partition delivers."""
     kafka, (one, other), instance = two_partitions()
     for timer_partition in (one, other):
         send(kafka, timer_partition, delay_ms=900)
-    headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"50")]
-    kafka.produce(TIMERS, b"hung", headers=headers, partition=one.partition, transaction=kafka.begin("sender"))
+    send(kafka, one, "hung", 50, transaction=kafka.begin("sender"))
     monitors, metrics, history = instance.bridge.monitors, instance.metrics, instance.history
 
     def check() -> None:
@@ -187,9 +179,7 @@ def test_the_clock_with_the_largest_skew_is_logged(
 
 
 @pytest.mark.parametrize(("jump_ms", "words"), [(86_400_000, "by 86400 s"), (-61_000, "by -61 s"), (59_000, "")])
-def test_a_jump_of_our_own_clock_is_a_warning_and_a_metric(
-    jump_ms: int, words: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_jump_of_our_clock_is_logged_and_counted(jump_ms: int, words: str, caplog: pytest.LogCaptureFixture) -> None:
     _, _, instance = two_partitions()
     metrics, timeline = instance.metrics.registry, instance.clock.timeline
 

@@ -1,19 +1,15 @@
 """Histories of recurring timers, seen from outside: each occurrence once, with its number and time."""
 
-import json
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from bridge.loop.tests.test_histories import SMALL, TROUBLE, Trouble, World, crash, die, lose_disk
+from bridge.loop.tests.test_histories import SMALL, TROUBLE, Trouble, World, ask, crash, die, lose_disk
 from bridge.partition.options import Policy
 from bridge.redrive.rules import request_of
 from bridge.testing.timer_world import TIMERS
-from kafka_timer.control import DEFAULT_TOPIC as CONTROL
-from kafka_timer.control import Paused, control_record
 from kafka_timer.headers import Headers
 
 pytestmark = pytest.mark.thorough
@@ -82,7 +78,7 @@ def test_a_receipt_has_the_time_of_the_first_occurrence_by_cron() -> None:
     send(world, cron="*/2 * * * *", id_="x")
     send(world, cron="*/3 * * * *", id_="x")
     world.bridge.run(0)
-    receipts = [json.loads(entry.value or b"") for entry in world.kafka.read("timer.receipts")]
+    receipts = world.told()
     assert [(each["kind"], each["due_ms"]) for each in receipts] == [
         ("accepted", 1_080_000),
         ("replaced", 1_080_000),
@@ -125,40 +121,34 @@ def test_after_downtime_the_policy_decides(missed: str, trouble: Trouble) -> Non
     assert occurrences(world, sent_ms) == list(enumerate(WITHOUT_3_AND_4_S[missed], 1))
 
 
-def test_an_end_that_passes_in_downtime_is_told() -> None:
+@pytest.mark.parametrize(
+    ("code", "rule"),
+    [(b"missed", {"until_ms": "1003500", "missed": "none"}), (b"expired", {"expire_ms": "1002500"})],
+)
+def test_an_end_or_an_expiry_that_passes_in_downtime_is_told(code: bytes, rule: dict[str, Any]) -> None:
+    """The world begins at 1,000,000 ms."""
     world = World()
-    send(world, id_="x", every_ms="1000", until_ms=str(world.now_ms + 3500), missed="none")
+    send(world, every_ms="1000", **rule)
     world.bridge.run(1500)
     world.kafka.timeline.advance(10 * SECOND)
-    world.bridge.run(SECOND)
+    world.bridge.run(5 * SECOND)
     assert [number for number, _ in occurrences(world)] == [1]
-    assert world.rejected() == [(b"missed", b"again")], "no record is lost"
+    assert world.rejected() == [(code, b"again")], "no record is lost"
     assert world.pending() == 0
 
 
 @TROUBLE
-def test_a_cancel_ends_all_occurrences_to_come(trouble: Trouble) -> None:
+@pytest.mark.parametrize("timer", [("timer-id", b"x"), ("timer-of", b"timer.requests/0/0")], ids=["by id", "by origin"])
+def test_a_cancel_ends_all_occurrences_to_come(timer: tuple[str, bytes], trouble: Trouble) -> None:
     world = World()
     send(world, id_="x", every_ms="1000")
     world.bridge.run(2500)
     trouble(world)
-    world.cancel("x")
-    world.bridge.run(5 * SECOND)
-    assert [number for number, _ in occurrences(world)] == [1, 2]
-    world.cancel("x")
-    world.bridge.run(SECOND)
+    for _ in range(2):
+        world.act("cancel", timer)
+        world.bridge.run(5 * SECOND)
+        assert [number for number, _ in occurrences(world)] == [1, 2]
     assert kinds(world) == ["cancelled", "not-found"]
-
-
-def test_a_cancel_by_origin_ends_the_timer_whatever_its_number() -> None:
-    world = World()
-    send(world, every_ms="1000")
-    world.bridge.run(2500)
-    of = ("timer-of", b"timer.requests/0/0")
-    world.kafka.produce(TIMERS, None, headers=[("timer-action", b"cancel"), of])
-    world.bridge.run(5 * SECOND)
-    assert [number for number, _ in occurrences(world)] == [1, 2]
-    assert kinds(world) == ["cancelled"]
 
 
 def test_a_cancel_of_the_occurrence_that_is_leaving_ends_the_next_one() -> None:
@@ -183,8 +173,7 @@ def test_a_move_changes_one_occurrence_and_none_after_it(trouble: Trouble) -> No
     sent_ms = send(world, id_="x", every_ms="4000", count="4")
 
     def move(due_ms: int) -> None:
-        moved = ("timer-deliver-ms", b"%d" % (sent_ms + due_ms))
-        world.kafka.produce(TIMERS, None, headers=[("timer-action", b"move"), ("timer-id", b"x"), moved])
+        world.move_to("x", sent_ms + due_ms)
         world.bridge.run(50)
         trouble(world)
 
@@ -202,16 +191,13 @@ def test_a_move_changes_one_occurrence_and_none_after_it(trouble: Trouble) -> No
 def test_a_move_right_after_the_request_moves_the_first_occurrence_by_cron() -> None:
     world = World()
     send(world, id_="x", cron="* * * * *", count="2")
-    moved = ("timer-delay-ms", b"10")
-    moved_ms = world.kafka.produce(
-        TIMERS, None, headers=[("timer-action", b"move"), ("timer-id", b"x"), moved]
-    ).append_ms
+    moved_ms = world.move("x", 10).append_ms
     world.bridge.run(200_000)
     assert occurrences(world) == [(1, moved_ms + 10), (2, 1_080_000)], "1,020,000 was moved"
 
 
-def switch(world: World, action: bytes) -> None:
-    world.kafka.produce(TIMERS, None, headers=[("timer-action", action), ("timer-id", b"x")])
+def switch(world: World, action: str) -> None:
+    world.act(action, "x")
     world.bridge.run(20)
 
 
@@ -222,11 +208,11 @@ def test_a_recurring_timer_that_is_resumed_goes_on_as_after_downtime(missed: str
     sent_ms = send(world, id_="x", every_ms="1000", count="7", missed=missed)
     world.bridge.run(1500)
     for waits_ms in (2760, 100):  # the second time nothing is missed
-        switch(world, b"pause")
+        switch(world, "pause")
         trouble(world)
         world.bridge.run(waits_ms)
         trouble(world)
-        switch(world, b"resume")
+        switch(world, "resume")
     world.bridge.run(10 * SECOND)
     assert occurrences(world, sent_ms) == list(enumerate(WITHOUT_3_AND_4_S[missed], 1))
     assert kinds(world) == ["paused", "resumed"] * 2
@@ -235,13 +221,13 @@ def test_a_recurring_timer_that_is_resumed_goes_on_as_after_downtime(missed: str
 def test_a_pause_right_after_the_request_holds_the_first_occurrence_by_cron() -> None:
     world = World()
     send(world, id_="x", cron="* * * * *", count="2")
-    switch(world, b"pause")
+    switch(world, "pause")
     world.bridge.run(30 * SECOND)
     assert world.deliveries() == []
-    switch(world, b"resume")
+    switch(world, "resume")
     world.bridge.run(200_000)
     assert occurrences(world) == [(1, 1_020_000), (2, 1_080_000)]
-    told = [json.loads(entry.value or b"{}") for entry in world.read("timer.receipts")]
+    told = world.told()
     assert [each["due_ms"] for each in told if each["kind"] in ("paused", "resumed")] == [1_020_000] * 2
 
 
@@ -249,10 +235,9 @@ def test_a_pause_of_a_moved_occurrence_keeps_its_time_and_the_rule() -> None:
     world = World()
     sent_ms = send(world, id_="x", every_ms="4000", count="3")
     world.bridge.run(1000)
-    moved = ("timer-deliver-ms", b"%d" % (sent_ms + 5000))
-    world.kafka.produce(TIMERS, None, headers=[("timer-action", b"move"), ("timer-id", b"x"), moved])
+    world.move_to("x", sent_ms + 5000)
     world.bridge.run(20)
-    for action in (b"pause", b"resume"):
+    for action in ("pause", "resume"):
         switch(world, action)
         world.bridge.run(1000)
     world.bridge.run(20 * SECOND)
@@ -266,9 +251,9 @@ def test_a_rejected_occurrence_does_not_end_the_series(missed: str) -> None:
     world.bridge.run(2500)
     world.kafka.create("nowhere")
     world.bridge.run(SECOND)
-    rejected = world.kafka.read("timer.rejected")
+    rejected, delivered = world.kafka.read("timer.rejected"), world.kafka.read("nowhere")
     assert [dict(entry.headers)["timer-occurrence"] for entry in rejected] == [b"1", b"2"]
-    assert [dict(entry.headers)["timer-occurrence"] for entry in world.kafka.read("nowhere")] == [b"3"]
+    assert [dict(entry.headers)["timer-occurrence"] for entry in delivered] == [b"3"]
     assert world.receipts("accepted") == [("rejected", 0), ("rejected", 0), ("delivered", 0)]
 
 
@@ -285,17 +270,6 @@ def test_a_redrive_sends_one_occurrence_and_no_second_series() -> None:
     told = world.kafka.read("nowhere")
     assert [(entry.value, dict(entry.headers)["tenant"]) for entry in told] == [(b"again", b"a")] * 2
     assert not any("timer-occurrence" in dict(entry.headers) for entry in told)
-
-
-def test_an_expiry_rejects_what_is_late_and_ends_the_series() -> None:
-    world = World()
-    send(world, every_ms="1000", expire_ms=str(world.now_ms + 2500))
-    world.bridge.run(1500)
-    world.kafka.timeline.advance(5 * SECOND)
-    world.bridge.run(5 * SECOND)
-    assert [number for number, _ in occurrences(world)] == [1]
-    assert world.rejected() == [(b"expired", b"again")]
-    assert world.pending() == 0
 
 
 def test_the_first_wrong_rules_are_refused_and_change_nothing() -> None:
@@ -358,12 +332,10 @@ def test_a_series_counts_as_one_timer_of_the_quota() -> None:
 def test_a_paused_target_gets_one_late_occurrence_and_goes_on() -> None:
     world = World()
     sent_ms = send(world, cron="* * * * *", count="3")
-    key, value = control_record(Paused(TIMERS, "orders"), on=True)
-    world.kafka.produce(CONTROL, value, key=key)
+    ask(world, b"pause", b"orders")
     world.bridge.run(150_000)
     assert world.deliveries() == []
-    key, value = control_record(Paused(TIMERS, "orders"), on=False)
-    world.kafka.produce(CONTROL, value, key=key)
+    ask(world, b"resume", b"orders")
     world.bridge.run(200_000)
     assert sent_ms < 1_020_000
     assert occurrences(world) == [(1, 1_020_000), (2, 1_200_000), (3, 1_260_000)]
@@ -380,7 +352,7 @@ def test_a_limited_target_gets_each_occurrence_and_loses_no_token() -> None:
     "call", ["sink.submit", "sink.produce", "sink.journal", "sink.commit asked", "sink.commit done", "disk.append half"]
 )
 @pytest.mark.parametrize("after", [crash, lose_disk])
-def test_a_crash_while_an_occurrence_leaves_repeats_and_loses_none(call: str, after: Callable[[World], None]) -> None:
+def test_a_crash_while_an_occurrence_leaves_repeats_and_loses_none(call: str, after: Trouble) -> None:
     for nth in (1, 2, 3):
         world = World()
         sent_ms = send(world, id_="x", every_ms="1000", count="4", missed="all")
@@ -393,7 +365,6 @@ def test_a_crash_while_an_occurrence_leaves_repeats_and_loses_none(call: str, af
 
 def test_while_its_target_fails_an_occurrence_is_copied_and_the_next_one_is_not() -> None:
     world = World()
-    world.kafka.create("bills")
     sent_ms = send(world, id_="x", every_ms="1000", count="4", missed="all")
     world.bridge.run(1500)
     world.kafka.topics["orders"].unavailable = True

@@ -12,12 +12,12 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from bridge.loop.monitors import skew_ms
-from bridge.loop.tests.test_histories import SMALL, WINDOW_MS, World
+from bridge.loop.tests.test_histories import SMALL, WINDOW_MS, World, ask
 from bridge.observe.metric_types import BatchHistogram
 from bridge.observe.metrics import MAX_TARGETS, Hang, Lag, Metrics
 from bridge.observe.prometheus import AlertLimits, Exposition
 from bridge.observe.status import Status
-from bridge.partition.tests.test_release import ask, limited, send
+from bridge.partition.tests.test_release import limited, send
 from bridge.testing.timer_world import TIMERS, TimerWorld
 from kafka_timer.origin import TimerPartition
 from scripts.release.reference_docs import page

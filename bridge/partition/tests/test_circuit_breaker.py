@@ -1,33 +1,28 @@
 """Only the timers of a target topic that takes no records wait, until it takes some. All others leave on time."""
 
-from random import Random
-
 import pytest
 
-from bridge.loop.tests.test_histories import SMALL, TROUBLE, Trouble
+from bridge.loop.tests.test_histories import SMALL, TROUBLE, Trouble, schedule, values
 from bridge.observe.prometheus import AlertLimits, Exposition
 from bridge.partition.limits import FIRST_DELAY_MS, LONGEST_DELAY_MS, MAX_BREAKERS, CircuitBreakers
 from bridge.partition.options import TurnOptions
 from bridge.testing.timer_world import TIMERS, TimerWorld, usual_options
-from kafka_timer.headers import Headers
 
 
 class World(TimerWorld):
     """A world with a target that can fail (`bills`) and one that does not (`orders`)."""
 
-    def __init__(self, rng: Random | None = None, options: TurnOptions = SMALL) -> None:
-        super().__init__("orders", "bills", options=options, rng=rng)
+    def __init__(self, options: TurnOptions = SMALL) -> None:
+        super().__init__("orders", "bills", options=options)
 
-    def send(self, topic: str, value: str, delay_ms: int, id_: str | None = None, extra: Headers = ()) -> None:
-        headers = [("timer-topic", topic.encode()), ("timer-delay-ms", b"%d" % delay_ms), *extra]
-        headers += [("timer-id", id_.encode())] if id_ else []
-        self.kafka.produce(TIMERS, value.encode(), headers=headers)
+    def send(self, topic: str, value: str, delay_ms: int, id_: str | None = None) -> None:
+        self.kafka.produce(TIMERS, value.encode(), headers=schedule(delay_ms, topic, id_))
 
     def fail(self, topic: str = "bills", *, fails: bool = True) -> None:
         self.kafka.topics[topic].unavailable = fails
 
     def values(self, topic: str) -> list[str]:
-        return [(entry.value or b"").decode() for entry in self.read(topic)]
+        return values(self.kafka, topic)
 
     def lateness_ms(self, topic: str) -> list[int]:
         told = [dict(entry.headers) for entry in self.read(topic)]
@@ -51,7 +46,7 @@ def test_timers_of_an_unavailable_target_wait_and_all_others_leave_on_time(troub
         world.send("bills", f"b{n}", 100 * n)
         world.send("orders", f"o{n}", 100 * n)
     world.pass_time(ms=1000)
-    trouble(world)  # type: ignore[arg-type]
+    trouble(world)
     world.pass_time(ms=2000)
     assert world.values("orders") == [f"o{n}" for n in range(20)]
     assert world.values("bills") == []
@@ -64,7 +59,7 @@ def test_timers_of_an_unavailable_target_wait_and_all_others_leave_on_time(troub
 
 @pytest.mark.thorough
 def test_other_targets_are_on_time_while_one_fails_for_ten_minutes() -> None:
-    world = World(options=usual_options())
+    world = World(usual_options())
     world.fail()
     for n in range(600):
         world.send("bills", f"b{n}", 1000 * n)
@@ -91,26 +86,16 @@ def test_a_cancel_wins_while_the_target_fails() -> None:
     assert world.values("bills") == ["delivered"]
 
 
-def test_the_log_names_an_unavailable_target_and_that_it_takes_records_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_status_and_metrics_name_an_unavailable_target(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    world = World()
-    world.fail()
-    world.send("bills", "b", 10)
-    world.pass_time(ms=1000)
-    assert "bills: it takes no records" in caplog.text
-    assert "records again" not in caplog.text
-    world.fail(fails=False)
-    world.pass_time(ms=2 * LONGEST_DELAY_MS)
-    assert "bills: it takes records again" in caplog.text
-
-
-def test_status_and_metrics_name_an_unavailable_target_until_it_takes_records() -> None:
     world = World()
     world.fail()
     world.send("bills", "b", 10)
     began_ms = world.now_ms
     world.pass_time(ms=FIRST_DELAY_MS * 4)
     assert world.unavailable().keys() == {"bills"}
+    assert "bills: it takes no records" in caplog.text
+    assert "records again" not in caplog.text
     since_ms = world.unavailable()["bills"]
     assert began_ms + 10 <= since_ms <= began_ms + 30
     assert world.bridge.status.ready().reason == "", "a restart would not help"
@@ -122,6 +107,7 @@ def test_status_and_metrics_name_an_unavailable_target_until_it_takes_records() 
     world.pass_time(ms=LONGEST_DELAY_MS)
     assert world.unavailable() == {}
     assert name not in world.metrics()
+    assert "bills: it takes records again" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -140,7 +126,7 @@ def test_retries_become_rarer_if_they_cost_others_much(targets: int, expected_s:
 
 
 def test_timers_leave_on_time_again_soon_after_a_long_fault_of_their_target() -> None:
-    world = World(options=usual_options())
+    world = World(usual_options())
     world.fail()
     for n in range(200):
         world.send("bills", f"b{n}", 1000 * n)
@@ -163,7 +149,7 @@ def test_a_timer_whose_copy_would_be_too_large_is_rejected_whole() -> None:
 
 
 def test_a_target_that_refuses_records_fails_one_transaction_a_second_and_delays_no_other() -> None:
-    world = World(options=usual_options())
+    world = World(usual_options())
     world.kafka.topics["bills"].max_bytes = 300
     for n in range(40):
         world.send("bills", "x" * 500 if n % 4 else f"b{n}", 100 * n)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from bridge.errors import ForeignJournalError, ProgressLostError
-from bridge.loop.tests.test_histories import kafka_with
+from bridge.loop.tests.test_histories import kafka_with, send, values
 from bridge.partition.journal import JournalOwnerCheck, owners
 from bridge.testing import FakeGroup, FakeHistory, FakeInstance
 from bridge.testing.timeline import nothing_happens
@@ -38,11 +38,10 @@ class World:
         )
 
     def send(self, value: str, delay_ms: int = 100) -> None:
-        headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"%d" % delay_ms)]
-        self.kafka.produce(TIMERS, value.encode(), headers=headers)
+        send(self.kafka, PARTITION, value, delay_ms)
 
     def delivered(self) -> list[str]:
-        return [(entry.value or b"").decode() for entry in self.kafka.read("orders")]
+        return values(self.kafka)
 
     def keys(self) -> list[bytes | None]:
         return [entry.key for entry in self.kafka.read("timer.journal")]
@@ -51,13 +50,6 @@ class World:
         """Make the journal look as if an older bridge had written it."""
         for entry in self.kafka.partition(JOURNAL).everything():
             entry.key = None
-
-
-def test_the_journal_names_its_group_and_timer_topic() -> None:
-    world = World()
-    world.send("one")
-    world.bridge("one").run(200)
-    assert set(world.keys()) == {b"one timer.requests"}
 
 
 def test_a_claim_is_written_again_if_retention_deletes_it_before_it_is_read_back() -> None:

@@ -1,17 +1,30 @@
 """Histories of requests in the headers of other schedulers (profiles), under settings that change."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random
 
 import pytest
 
-from bridge.loop.tests.test_histories import RULES, TROUBLE, WINDOW_MS, Trouble, World, crash, lose_disk, lose_power
-from bridge.partition.options import StoreOptions, TurnOptions
+from bridge.loop.tests.test_histories import (
+    RULES,
+    SMALL,
+    TROUBLE,
+    WINDOW_MS,
+    Pairs,
+    Trouble,
+    World,
+    crash,
+    hang,
+    lose_disk,
+    lose_power,
+    schedule,
+)
+from bridge.partition.options import TurnOptions
 from bridge.testing import Entry
 from bridge.testing.timer_world import TIMERS
 from schemas.profiles import PROFILES
 
-Pairs = list[tuple[str, bytes | None]]
 ALL = ("native", *PROFILES)
 EACH = pytest.mark.parametrize("name", PROFILES)
 START_MS = 1_700_000_000_000
@@ -19,20 +32,15 @@ TROUBLES: list[Trouble] = [crash, lose_power, lose_disk]
 FOREIGN: Pairs = [("trace", b"1"), ("trace", b"1"), ("none", None)]
 
 
-def options(*profiles: str, window_ms: int = WINDOW_MS) -> TurnOptions:
-    return TurnOptions(
-        rules=RULES.model_copy(update={"profiles": profiles or ALL, "roll_window_ms": window_ms}),
-        store=StoreOptions(tick_ms=10, slots=1024, segment_bytes=2000, checkpoint_interval_ms=100),
-        receipts="all",
-        commit_interval_ms=10,
-    )
+def options(*profiles: str) -> TurnOptions:
+    return replace(SMALL, rules=RULES.model_copy(update={"profiles": profiles or ALL}))
 
 
 class Spelled(World):
-    """A world with all profiles (or `profiles`) that begins at a full second."""
+    """A world with all profiles that begins at a full second."""
 
-    def __init__(self, *profiles: str) -> None:
-        super().__init__(options(*profiles))
+    def __init__(self) -> None:
+        super().__init__(options())
         self.kafka.timeline.now_ms = START_MS
         self.kafka.create("payments")
 
@@ -40,39 +48,16 @@ class Spelled(World):
         """Send a schedule request of the profile. Whole seconds, as some profiles have no smaller unit."""
         at_s = self.now_ms // 1000 + delay_s
         iso = datetime.fromtimestamp(at_s, UTC).isoformat().replace("+00:00", "Z").encode()
+        to, at = b"orders", b"%d" % at_s
+        karafka: Pairs = [("schedule_schema_version", b"1.0.0"), ("schedule_source_type", b"schedule")]
+        karafka += [("schedule_target_topic", to), ("schedule_target_key", b"k"), ("schedule_target_partition", b"0")]
+        kaspr: Pairs = [("x-scheduler-deliver-to", to), ("x-scheduler-deliver-at", iso)]
         spellings: dict[str, tuple[bytes, Pairs]] = {
-            "rocketmq": (
-                b"k",
-                [("REAL_TOPIC", b"orders"), ("TIMER_DELIVER_MS", b"%d" % (at_s * 1000)), ("UNIQ_KEY", id_)],
-            ),
-            "etf1": (
-                id_,
-                [
-                    ("scheduler-target-topic", b"orders"),
-                    ("scheduler-target-key", b"k"),
-                    ("scheduler-epoch", b"%d" % at_s),
-                ],
-            ),
-            "kaspr": (
-                b"k",
-                [
-                    ("x-scheduler-deliver-to", b"orders"),
-                    ("x-scheduler-deliver-at", iso),
-                    ("x-scheduler-request-id", id_),
-                ],
-            ),
-            "karafka": (
-                id_,
-                [
-                    ("schedule_schema_version", b"1.0.0"),
-                    ("schedule_source_type", b"schedule"),
-                    ("schedule_target_topic", b"orders"),
-                    ("schedule_target_key", b"k"),
-                    ("schedule_target_partition", b"0"),
-                    ("schedule_target_epoch", b"%d" % at_s),
-                ],
-            ),
-            "timebridge": (b"k", [("X-Timebridge-Where", b"orders"), ("X-Timebridge-When", iso)]),
+            "rocketmq": (b"k", [("REAL_TOPIC", to), ("TIMER_DELIVER_MS", at + b"000"), ("UNIQ_KEY", id_)]),
+            "etf1": (id_, [("scheduler-target-topic", to), ("scheduler-target-key", b"k"), ("scheduler-epoch", at)]),
+            "kaspr": (b"k", [*kaspr, ("x-scheduler-request-id", id_)]),
+            "karafka": (id_, [*karafka, ("schedule_target_epoch", at)]),
+            "timebridge": (b"k", [("X-Timebridge-Where", to), ("X-Timebridge-When", iso)]),
         }
         key, headers = spellings[name]
         return self.kafka.produce(TIMERS, value, key=key, headers=[FOREIGN[0], *headers, *FOREIGN[1:]])
@@ -96,8 +81,7 @@ class Spelled(World):
 
     def turn_to(self, *profiles: str) -> None:
         """Restart the bridge with other profiles."""
-        self.bridge.options = options(*profiles)
-        self.bridge.start()
+        self.start(options(*profiles))
 
 
 def the_delivered(world: World) -> Entry:
@@ -188,8 +172,7 @@ def test_case_19_topics_of_one_hash_are_two_topics() -> None:
     """The names have one Java hash code."""
     world = Spelled()
     world.kafka.create("ordersBB")
-    headers = [("timer-topic", b"ordersBB"), ("timer-delay-ms", b"500"), ("timer-id", b"7")]
-    world.kafka.produce(TIMERS, b"v", headers=headers)
+    world.kafka.produce(TIMERS, b"v", headers=schedule(500, "ordersBB", "7"))
     world.bridge.run(50)
     missed = world.cancel_by("rocketmq", b"ordersAa+7")
     world.bridge.run(1000)
@@ -215,8 +198,7 @@ def test_case_19_topic_and_id_in_the_same_batch_and_while_the_copy_is_in_flight(
     world.rocketmq(b"orders", 3 * WINDOW_MS, b"d")
     world.bridge.run(WINDOW_MS - 1)
     assert world.arrived() == ["orders"]
-    hung = world.kafka.begin("somebody")
-    world.kafka.produce(TIMERS, b"hung", headers=[], transaction=hung)
+    hung = hang(world)
     met = world.cancel_by("rocketmq", b"orders+c")
     missed = world.cancel_by("rocketmq", b"payments+d")
     world.bridge.run(50)  # the copies are written after the cancels; none can be read yet
@@ -247,31 +229,22 @@ def test_a_late_cancel_by_topic_and_id_is_too_late() -> None:
 # -- Settings that change
 
 
-@pytest.mark.parametrize(("room", "refused"), [(2000, []), (1300, [b"too-large"])])
-def test_a_request_whose_copy_names_its_id_twice_has_to_fit(room: int, refused: list[bytes]) -> None:
-    """etf1's id is the record's key; a copy carries it as key and as `timer-id`."""
+@pytest.mark.parametrize(("room", "fits"), [(2000, True), (1300, False)])
+def test_a_copy_that_names_its_id_twice_has_to_fit(room: int, *, fits: bool) -> None:
+    """etf1's id is the record's key; a copy carries it as key and as `timer-id`.
+
+    A move whose copy would not fit could never be committed, in this life or the next.
+    """
     world = Spelled()
-    world.bridge.options = TurnOptions(rules=world.options.rules, store=world.options.store, max_message_bytes=room)
-    world.bridge.start()
+    world.start(replace(world.options, max_message_bytes=room))
     world.ask("etf1", 3, b"i" * 300, value=b"v" * 300)
-    world.bridge.run(100)
-    assert [code for code, _ in world.rejected()] == refused
-
-
-@pytest.mark.parametrize(("room", "is_moved"), [(2000, True), (1300, False)])
-def test_a_move_is_refused_if_its_copy_would_not_fit(room: int, *, is_moved: bool) -> None:
-    """Otherwise its transaction could never be committed, in this life or the next."""
-    world = Spelled()
-    world.bridge.options = TurnOptions(rules=world.options.rules, store=world.options.store, max_message_bytes=room)
-    world.bridge.start()
-    world.ask("etf1", 1, b"i" * 300, value=b"v" * 300)
-    move: Pairs = [("timer-action", b"move"), ("timer-id", b"i" * 300), ("timer-delay-ms", b"500")]
-    world.kafka.produce(TIMERS, None, key=b"i" * 300, headers=move)
+    world.ask("etf1", 1, b"m" * 300, value=b"w" * 300)
+    world.move("m" * 300, 500)
     world.bridge.run(500)
-    assert [code for code, _ in world.rejected()] == ([] if is_moved else [b"too-large"])
-    assert len(world.delivered()) == is_moved
-    world.bridge.run(1000)
-    assert len(world.delivered()) == 1
+    assert [code for code, _ in world.rejected()] == ([] if fits else [b"too-large"] * 2)
+    assert world.delivered() == ["w" * 300] * fits
+    world.bridge.run(3000)
+    assert sorted(world.delivered()) == ["v" * 300] * fits + ["w" * 300]
 
 
 @pytest.mark.parametrize("delay_s", [1, 3])
@@ -342,6 +315,7 @@ def test_kaspr_a_cron_recurs_until_it_is_cancelled(trouble: Trouble) -> None:
     assert not any(name.startswith("x-scheduler") for each in told for name in each)
 
 
+@pytest.mark.thorough
 @TROUBLE
 def test_kaspr_a_cron_is_paused_and_resumed(trouble: Trouble) -> None:
     """A pause and a cancel in one poll: the cancel finds the paused timer."""

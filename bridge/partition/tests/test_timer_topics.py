@@ -1,33 +1,27 @@
 """Histories of several timer topics: policy, quota and rate of each, seen from outside."""
 
 import json
-import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from bridge.loop.tests.test_histories import kafka_with, send
+from bridge.loop.tests.test_histories import RULES, WINDOW_MS, hang, kafka_with, schedule, send, values
+from bridge.loop.tests.test_histories import SMALL as ONE_TOPIC
 from bridge.observe.metric_types import TopicLabels
 from bridge.observe.prometheus import store_metrics
-from bridge.partition.options import Policy, StoreOptions, TurnOptions
+from bridge.partition.options import Policy, TurnOptions
 from bridge.partition.recover import read_checkpoint
 from bridge.query.summary import merge_pending, pending_in_bridge
 from bridge.testing import Entry, FakeGroup, FakeInstance
 from bridge.testing.timer_world import TIMERS, TimerWorld
 from kafka_timer.origin import TimerPartition
-from schemas.rules import Rules
 
 PAYMENTS = "timer.payments"
-WINDOW_MS = 1000
 OWN = (TIMERS, "timer.journal", PAYMENTS, f"{PAYMENTS}.journal", "timer.rejected", "timer.receipts")
-SMALL = TurnOptions(
-    rules=Rules(max_delay_ms=10**9, roll_window_ms=WINDOW_MS, own_topics=frozenset(OWN)),
-    store=StoreOptions(tick_ms=10, slots=1024, segment_bytes=2000, checkpoint_interval_ms=100),
-    receipts="all",
-    commit_interval_ms=10,
-)
+SMALL = replace(ONE_TOPIC, rules=RULES.model_copy(update={"own_topics": frozenset(OWN)}))
 
 
 class World(TimerWorld):
@@ -36,23 +30,21 @@ class World(TimerWorld):
     def __init__(self, *, main: TurnOptions = SMALL, payments: TurnOptions = SMALL) -> None:
         super().__init__("orders", "bills", options=_both(main, payments))
 
-    def set(self, *, main: TurnOptions = SMALL, payments: TurnOptions = SMALL) -> None:
-        """Set the options of the next start."""
+    def start(self, *, main: TurnOptions = SMALL, payments: TurnOptions = SMALL) -> None:
+        """Start the bridge again with these options."""
         self.bridge.options = _both(main, payments)
+        self.bridge.start()
 
     def send(
         self, value: str, delay_ms: int = 500, *, to: str = "orders", on: str = TIMERS, id_: str | None = None
     ) -> Entry:
-        headers: list[tuple[str, bytes | None]] = [("timer-topic", to.encode()), ("timer-delay-ms", b"%d" % delay_ms)]
-        if id_ is not None:
-            headers.append(("timer-id", id_.encode()))
-        return self.kafka.produce(on, value.encode(), headers=headers)
+        return self.kafka.produce(on, value.encode(), headers=schedule(delay_ms, to, id_))
 
     def cancel(self, id_: str, *, on: str = TIMERS) -> Entry:
         return self.kafka.produce(on, None, headers=[("timer-action", b"cancel"), ("timer-id", id_.encode())])
 
     def delivered(self, topic: str = "orders") -> list[str]:
-        return [(entry.value or b"").decode() for entry in self.kafka.read(topic)]
+        return values(self.kafka, topic)
 
     def rejected(self) -> list[tuple[str, str]]:
         """Return (value, code) of each rejected record."""
@@ -72,9 +64,9 @@ class World(TimerWorld):
     def pending(self, on: str = TIMERS) -> int:
         return self.bridge.bridge.pending[TimerPartition(on, 0)]
 
-    def refused_by_journal(self, topic: str) -> list[int]:
-        values = [json.loads(entry.value or b"{}") for entry in self.kafka.read(topic)]
-        return [offset for value in values for offset in value["refused"]]
+    def refused_by_journal(self, on: str = TIMERS) -> list[int]:
+        journal = "timer.journal" if on == TIMERS else f"{on}.journal"
+        return [offset for entry in self.read(journal) for offset in json.loads(entry.value or b"")["refused"]]
 
 
 def _both(main: TurnOptions, payments: TurnOptions) -> TurnOptions:
@@ -82,55 +74,31 @@ def _both(main: TurnOptions, payments: TurnOptions) -> TurnOptions:
 
 
 def only(*allow: str, deny: tuple[str, ...] = ()) -> TurnOptions:
-    return replace(SMALL, policy=Policy(allow, deny))
+    return small(policy=Policy(allow, deny))
 
 
-def at_most(pending: int) -> TurnOptions:
-    return replace(SMALL, max_pending=pending)
+def small(**changes: Any) -> TurnOptions:
+    return replace(SMALL, **changes)
 
 
-def at_rate(per_s: int) -> TurnOptions:
-    return replace(SMALL, max_requests_per_s=per_s)
+RARE = [pytest.param(end, marks=pytest.mark.thorough) for end in (FakeInstance.kill, FakeInstance.lose_power)]
+ENDS = pytest.mark.parametrize("end", [FakeInstance.stop, *RARE, FakeInstance.lose_disks])
+End = Callable[[FakeInstance], None]
+Asked = list[tuple[str | None, str | None]]
 
 
-def stop(world: World) -> None:
-    world.bridge.stop()
-
-
-def crash(world: World) -> None:
-    world.bridge.kill()
-
-
-def lose_power(world: World) -> None:
-    world.bridge.lose_power()
-
-
-def lose_disk(world: World) -> None:
-    world.bridge.lose_disks()
-
-
-ENDS = pytest.mark.parametrize("end", [stop, crash, lose_power, lose_disk])
-End = Callable[[World], None]
+def ask_all(world: World, asked: Asked, *, apart: bool) -> None:
+    """Send requests, each with a value and an id; without a value, a cancel. apart: each is read before the next."""
+    for value, id_ in asked:
+        if value is None:
+            world.cancel(id_ or "")
+        else:
+            world.send(value, id_=id_)
+        if apart:
+            world.pass_time(ms=20)
 
 
 # -- policy
-
-
-def test_each_timer_topic_has_its_own_targets() -> None:
-    world = World(main=only("*", deny=("bills",)), payments=only("bill*"))
-    for on in (TIMERS, PAYMENTS):
-        for to in ("orders", "bills"):
-            world.send(f"{on} to {to}", to=to, on=on)
-    world.pass_time(ms=500)
-    assert world.delivered("orders") == [f"{TIMERS} to orders"]
-    assert world.delivered("bills") == [f"{PAYMENTS} to bills"]
-    assert sorted(world.rejected()) == [
-        (f"{PAYMENTS} to orders", "denied-target"),
-        (f"{TIMERS} to bills", "denied-target"),
-    ]
-    assert world.receipts("rejected", on=PAYMENTS) == [("rejected", 0)]
-    assert world.refused_by_journal("timer.journal") == [1]
-    assert world.refused_by_journal(f"{PAYMENTS}.journal") == [0]
 
 
 def test_a_denied_request_is_kept_whole_with_the_remedy_and_ends_no_timer() -> None:
@@ -146,13 +114,28 @@ def test_a_denied_request_is_kept_whole_with_the_remedy_and_ends_no_timer() -> N
     assert b"bills is no target of this timer topic: send it to one that allows it" in told
 
 
-@pytest.mark.parametrize("on", [TIMERS, PAYMENTS])
-@pytest.mark.parametrize("target", [*OWN, "__consumer_offsets", "__transaction_state"])
-def test_case_32_the_own_topics_of_all_timer_topics_and_internal_ones_are_never_targets(on: str, target: str) -> None:
-    world = World(main=only("*"), payments=only("*", "timer.*"))
-    world.send("self", to=target, on=on)
+def test_each_timer_topic_has_its_own_targets() -> None:
+    world = World(main=only("*", deny=("bills",)), payments=only("bill*"))
+    for on in (TIMERS, PAYMENTS):
+        for to in ("orders", "bills"):
+            world.send(f"{on} to {to}", to=to, on=on)
     world.pass_time(ms=500)
-    assert world.rejected() == [("self", "bad-target")]
+    assert world.delivered("orders") == [f"{TIMERS} to orders"]
+    assert world.delivered("bills") == [f"{PAYMENTS} to bills"]
+    refused = [(f"{PAYMENTS} to orders", "denied-target"), (f"{TIMERS} to bills", "denied-target")]
+    assert sorted(world.rejected()) == refused
+    assert world.receipts("rejected", on=PAYMENTS) == [("rejected", 0)]
+    assert (world.refused_by_journal(TIMERS), world.refused_by_journal(PAYMENTS)) == ([1], [0])
+
+
+@pytest.mark.parametrize("on", [TIMERS, PAYMENTS])
+def test_case_32_the_own_topics_of_all_timer_topics_and_internal_ones_are_never_targets(on: str) -> None:
+    world = World(main=only("*"), payments=only("*", "timer.*"))
+    targets = [*OWN, "__consumer_offsets", "__transaction_state"]
+    for target in targets:
+        world.send(target, to=target, on=on)
+    world.pass_time(ms=500)
+    assert world.rejected() == [(target, "bad-target") for target in targets]
 
 
 @pytest.mark.parametrize(
@@ -172,8 +155,7 @@ def test_a_timer_topic_takes_the_actions_that_it_allows(end: End, actions: tuple
     for id_ in ("cancelled", "moved", "replaced", "paused"):
         world.send(f"{id_} stands", 900, id_=id_)
     world.pass_time(ms=50)
-    world.set(main=replace(SMALL, policy=Policy(actions=actions)))
-    world.bridge.start()
+    world.start(main=small(policy=Policy(actions=actions)))
     world.send("new")
     ids = {"cancel": "cancelled", "move": "moved", "replace": "replaced", "pause": "paused", "resume": "moved"}
     delay = ("timer-delay-ms", b"500")
@@ -188,9 +170,8 @@ def test_a_timer_topic_takes_the_actions_that_it_allows(end: End, actions: tuple
     world.send("new with id", id_="id")
     world.pass_time(ms=100)
     assert world.rejected() == [(value, "denied-action") for value in refused]
-    end(world)
-    world.set()
-    world.bridge.start()
+    end(world.bridge)
+    world.start()
     world.pass_time(ms=400)
     early = {"new", "new with id", "replace", "replace of nothing"} - set(refused)
     early |= {"moved stands"} if "move" in actions else set()
@@ -218,7 +199,7 @@ def test_a_policy_applies_to_all_profiles(profile: str) -> None:
 
 def test_each_timer_topic_reads_its_own_profiles() -> None:
     spelled = SMALL.rules.model_copy(update={"profiles": ("native", "rocketmq")})
-    world = World(payments=replace(SMALL, rules=spelled))
+    world = World(payments=small(rules=spelled))
     for on in (TIMERS, PAYMENTS):
         world.kafka.produce(on, on.encode(), headers=[("REAL_TOPIC", b"orders"), ("TIMER_DELAY_MS", b"10")])
     world.pass_time(ms=100)
@@ -235,15 +216,13 @@ def test_case_36_a_taken_timer_is_delivered_although_a_new_policy_denies_it(end:
     world.send("rolled", 2 * WINDOW_MS)
     world.send("pending", WINDOW_MS)
     world.pass_time(ms=880)
-    hung = world.kafka.begin("sender")  # hides all later records: the copies stay in flight
-    world.kafka.produce(TIMERS, b"hung", headers=[], transaction=hung)
+    hung = hang(world)  # the copies stay in flight
     world.pass_time(ms=30)
     assert world.pending() == 3
-    end(world)
-    world.set(main=only("bills"))
+    end(world.bridge)
     world.kafka.abort(hung)
     world.send("denied", 10)
-    world.bridge.start()
+    world.start(main=only("bills"))
     world.pass_time(ms=3 * WINDOW_MS)
     assert world.delivered() == ["pending", "rolled", "far"]
     assert world.rejected() == [("denied", "denied-target")]
@@ -255,9 +234,8 @@ def test_a_denied_request_stays_denied_although_a_new_policy_allows_it(end: End)
     world.send("kept", 900, to="bills")
     world.send("denied", 900)
     world.pass_time(ms=100)
-    end(world)
-    world.set()
-    world.bridge.start()
+    end(world.bridge)
+    world.start()
     world.pass_time(ms=1000)
     assert (world.delivered(), world.delivered("bills")) == ([], ["kept"])
     assert world.rejected() == [("denied", "denied-target")]
@@ -270,10 +248,9 @@ def test_a_timer_is_parked_if_its_target_became_one_of_the_bridges_topics(end: E
     world.send("early", 900)
     world.send("other", 900, to="bills")
     world.pass_time(ms=100)
-    end(world)
+    end(world.bridge)
     grown = SMALL.rules.model_copy(update={"own_topics": frozenset((*OWN, "orders"))})
-    world.set(main=replace(SMALL, rules=grown), payments=replace(SMALL, rules=grown))
-    world.bridge.start()
+    world.start(main=small(rules=grown), payments=small(rules=grown))
     world.pass_time(ms=1000)
     assert (world.delivered(), world.delivered("bills")) == ([], ["other"])
     assert world.rejected() == [("early", "bad-target")]
@@ -284,7 +261,7 @@ def test_a_timer_is_parked_if_its_target_became_one_of_the_bridges_topics(end: E
 
 
 def test_max_pending_limits_its_own_topic_alone() -> None:
-    world = World(payments=at_most(2))
+    world = World(payments=small(max_pending=2))
     for number in range(4):
         world.send(f"{number}", on=PAYMENTS)
         world.send(f"main {number}", to="bills")
@@ -292,7 +269,7 @@ def test_max_pending_limits_its_own_topic_alone() -> None:
     assert world.delivered() == ["0", "1"]
     assert world.delivered("bills") == [f"main {number}" for number in range(4)]
     assert world.rejected() == [("2", "quota-exceeded"), ("3", "quota-exceeded")]
-    assert world.refused_by_journal(f"{PAYMENTS}.journal") == [2, 3]
+    assert world.refused_by_journal(PAYMENTS) == [2, 3]
     told = dict(world.kafka.read("timer.rejected")[0].headers)["timer-error-detail"] or b""
     assert b"send it again later, or have max_pending raised" in told
 
@@ -300,23 +277,10 @@ def test_max_pending_limits_its_own_topic_alone() -> None:
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_replace_does_not_exceed_max_pending_and_a_cancel_makes_room(apart: bool) -> None:  # noqa: FBT001
     """The result is the same in one batch or one by one."""
-    world = World(main=at_most(2))
-    asks: list[Callable[[], Entry]] = [
-        lambda: world.send("a", id_="a"),
-        lambda: world.send("b", id_="b"),
-        lambda: world.send("a again", id_="a"),
-        lambda: world.send("beyond", id_="c"),
-        lambda: world.send("beyond without id"),
-        lambda: world.cancel("b"),
-        lambda: world.cancel("unknown"),
-        lambda: world.send("d", id_="d"),
-        lambda: world.send("d again", id_="d"),
-        lambda: world.send("beyond again"),
-    ]
-    for ask in asks:
-        ask()
-        if apart:
-            world.pass_time(ms=20)
+    world = World(main=small(max_pending=2))
+    asked: Asked = [("a", "a"), ("b", "b"), ("a again", "a"), ("beyond", "c"), ("beyond without id", None)]
+    asked += [(None, "b"), (None, "unknown"), ("d", "d"), ("d again", "d"), ("beyond again", None)]
+    ask_all(world, asked, apart=apart)
     world.pass_time(ms=20)
     assert world.pending() == 2
     world.pass_time(ms=500)
@@ -328,7 +292,7 @@ def test_a_replace_does_not_exceed_max_pending_and_a_cancel_makes_room(apart: bo
 
 
 def test_overdue_timers_count_until_they_leave() -> None:
-    world = World(main=at_most(3))
+    world = World(main=small(max_pending=3))
     for number in range(5):
         world.send(f"{number}", 0)
     world.pass_time(ms=20)
@@ -341,41 +305,21 @@ def test_overdue_timers_count_until_they_leave() -> None:
     assert len(world.delivered()) == 6
 
 
-def test_overdue_timers_count_also_if_the_batch_is_split() -> None:
-    """The batch is split, as a slot still holds a timer of another lap of the wheel."""
-    world = World(main=replace(at_most(2), store=StoreOptions(tick_ms=10, slots=20)))
-    world.bridge.clock.error_ms = 500
-    world.send("ahead", 300)
-    world.pass_time(ms=20)
-    far = world.send("far", 700, id_="f")
-    world.pass_time(ms=20)
-    world.send("late", 0)
-    world.cancel("f")
-    lap = ("timer-deliver-ms", b"%d" % (far.append_ms + 900))
-    world.kafka.produce(TIMERS, b"a lap later", headers=[("timer-topic", b"orders"), lap])
-    world.send("beyond", 0)
-    world.pass_time(ms=1000)
-    assert world.delivered() == ["ahead", "late", "a lap later"]
-    assert world.rejected() == [("beyond", "quota-exceeded")]
-
-
 @ENDS
 def test_rolled_timers_count_once_and_are_not_refused(end: End) -> None:
     """Also if the new quota is smaller than the number of pending timers."""
-    world = World(main=at_most(3))
+    world = World(main=small(max_pending=3))
     for number in range(3):
         world.send(f"{number}", 3 * WINDOW_MS + number)
     world.pass_time(ms=WINDOW_MS + 200)
     world.send("beyond")
-    hung = world.kafka.begin("sender")
-    world.kafka.produce(TIMERS, b"hung", headers=[], transaction=hung)
+    hung = hang(world)
     world.pass_time(ms=WINDOW_MS)
     assert world.pending() == 3
-    end(world)
-    world.set(main=at_most(1))
+    end(world.bridge)
     world.kafka.abort(hung)
     world.send("beyond too")
-    world.bridge.start()
+    world.start(main=small(max_pending=1))
     world.pass_time(ms=2 * WINDOW_MS)
     assert world.delivered() == ["0", "1", "2"]
     assert world.rejected() == [("beyond", "quota-exceeded"), ("beyond too", "quota-exceeded")]
@@ -385,10 +329,6 @@ def test_rolled_timers_count_once_and_are_not_refused(end: End) -> None:
 
 
 # -- bytes
-
-
-def of_bytes(**limits: int) -> TurnOptions:
-    return replace(SMALL, **limits)  # type: ignore[arg-type]
 
 
 def pending_bytes(world: World) -> int:
@@ -422,13 +362,12 @@ def test_pending_bytes_are_reported_by_timer_topic() -> None:
 
 
 def test_max_request_bytes_limits_its_own_topic_alone() -> None:
-    world = World(payments=of_bytes(max_request_bytes=100))
+    world = World(payments=small(max_request_bytes=100))
     for size in (10, 1000):
         world.send("x" * size, on=PAYMENTS)
         world.send("y" * size, to="bills")
-    headers: list[tuple[str, bytes | None]] = [("timer-topic", b"orders"), ("timer-delay-ms", b"10")]
     for size in (49, 50):  # with 51 bytes of value and headers
-        world.kafka.produce(PAYMENTS, b"%d" % size, key=b"k" * size, headers=headers)
+        world.kafka.produce(PAYMENTS, b"%d" % size, key=b"k" * size, headers=schedule(10))
     world.pass_time(ms=500)
     assert world.delivered() == ["49", "x" * 10]
     assert world.delivered("bills") == ["y" * 10, "y" * 1000]
@@ -441,20 +380,9 @@ def test_max_request_bytes_limits_its_own_topic_alone() -> None:
 def test_max_pending_bytes_refuses_requests_and_cancels_make_room(apart: bool) -> None:  # noqa: FBT001
     """The result is the same in one batch or one by one."""
     room = frame_bytes("x" * 500) + frame_bytes("x" * 100)
-    world = World(main=of_bytes(max_pending_bytes=room + 40))  # ids and their headers
-    asks: list[Callable[[], Entry]] = [
-        lambda: world.send("a" * 490, id_="a"),
-        lambda: world.send("b" * 300),
-        lambda: world.send("c" * 30),
-        lambda: world.send("d" * 480, id_="a"),
-        lambda: world.send("e" * 900, id_="a"),
-        lambda: world.cancel("a"),
-        lambda: world.send("f" * 300),
-    ]
-    for ask in asks:
-        ask()
-        if apart:
-            world.pass_time(ms=20)
+    world = World(main=small(max_pending_bytes=room + 40))  # ids and their headers
+    asked: Asked = [("a" * 490, "a"), ("b" * 300, None), ("c" * 30, None), ("d" * 480, "a"), ("e" * 900, "a")]
+    ask_all(world, [*asked, (None, "a"), ("f" * 300, None)], apart=apart)
     world.pass_time(ms=500)
     assert sorted(world.delivered()) == ["c" * 30, "f" * 300]
     assert world.rejected() == [("b" * 300, "quota-exceeded"), ("e" * 900, "quota-exceeded")]
@@ -466,12 +394,12 @@ def test_max_pending_bytes_refuses_requests_and_cancels_make_room(apart: bool) -
 @ENDS
 def test_pending_bytes_are_exact_after_a_restart_and_refused_requests_stay_refused(end: End) -> None:
     each = frame_bytes("x" * 200)
-    world = World(main=of_bytes(max_pending_bytes=3 * each + 50))
+    world = World(main=small(max_pending_bytes=3 * each + 50))
     for number in range(5):
         world.send(f"{number}" * 200, 900)
     world.pass_time(ms=100)
     assert pending_bytes(world) == 3 * each
-    end(world)
+    end(world.bridge)
     world.bridge.start()
     world.pass_time(ms=20)
     assert pending_bytes(world) == 3 * each
@@ -484,13 +412,12 @@ def test_pending_bytes_are_exact_after_a_restart_and_refused_requests_stay_refus
 
 @ENDS
 def test_copies_are_not_refused_for_their_bytes(end: End) -> None:
-    world = World(main=of_bytes(max_pending_bytes=3 * frame_bytes("x" * 200) + 50, max_request_bytes=1000))
+    world = World(main=small(max_pending_bytes=3 * frame_bytes("x" * 200) + 50, max_request_bytes=1000))
     for number in range(3):
         world.send(f"{number}" * 200, 3 * WINDOW_MS + number)
     world.pass_time(ms=WINDOW_MS + 200)
-    end(world)
-    world.set(main=of_bytes(max_pending_bytes=1, max_request_bytes=1))
-    world.bridge.start()
+    end(world.bridge)
+    world.start(main=small(max_pending_bytes=1, max_request_bytes=1))
     world.send("late", 10)
     world.pass_time(ms=3 * WINDOW_MS)
     assert world.delivered() == [f"{number}" * 200 for number in range(3)]
@@ -546,7 +473,7 @@ def test_cancels_read_with_a_full_disk_hold_after_a_restart(end: End) -> None:
     world.cancel("1")
     world.pass_time(ms=100)
     assert world.bridge.status.pauses.unfetched == set(), "no request waits for room"
-    end(world)
+    end(world.bridge)
     set_free(world, 0)
     world.bridge.start()
     world.pass_time(ms=2000)
@@ -555,7 +482,7 @@ def test_cancels_read_with_a_full_disk_hold_after_a_restart(end: End) -> None:
 
 
 def test_a_tenant_at_its_quota_delays_no_other() -> None:
-    world = World(payments=of_bytes(max_pending_bytes=2000, max_request_bytes=1000))
+    world = World(payments=small(max_pending_bytes=2000, max_request_bytes=1000))
     for number in range(50):
         for _ in range(40):
             world.send("x" * 300, 60_000, on=PAYMENTS)
@@ -576,13 +503,13 @@ def test_a_tenant_at_its_quota_delays_no_other() -> None:
 @ENDS
 @pytest.mark.parametrize("prepare_from", [1, 1 << 40], ids=["prepared beside", "opened at once"])
 def test_a_topic_keeps_its_store_settings_after_a_restart(end: End, prepare_from: int) -> None:
-    own = replace(SMALL, store=replace(SMALL.store, tick_ms=50))
-    world = World(main=replace(SMALL, prepare_from=prepare_from), payments=own)
+    own = small(store=replace(SMALL.store, tick_ms=50))
+    world = World(main=small(prepare_from=prepare_from), payments=own)
     for on in (TIMERS, PAYMENTS):
         for number in range(20):
             world.send(f"{number}", 900, on=on)
     world.pass_time(ms=100)
-    end(world)
+    end(world.bridge)
     world.bridge.start()
     world.pass_time(ms=700)
     found = {topic: read_checkpoint(world.bridge.disks[TimerPartition(topic, 0)]) for topic in (TIMERS, PAYMENTS)}
@@ -596,55 +523,48 @@ def test_a_topic_keeps_its_store_settings_after_a_restart(end: End, prepare_from
 
 
 def test_a_rate_is_kept_without_rejections_and_does_not_slow_the_other_topic() -> None:
-    world = World(payments=at_rate(100))
-    for number in range(1000):
+    world = World(payments=small(max_requests_per_s=50))
+    for number in range(500):
         world.send(f"{number}", 0, on=PAYMENTS)
         world.send(f"main {number}", 0, to="bills")
     world.pass_time(ms=0)
-    assert (world.accepted(), world.accepted(PAYMENTS)) == (1000, 100)
-    assert len(world.delivered("bills")) == 1000
+    assert (world.accepted(), world.accepted(PAYMENTS)) == (500, 50)
+    assert len(world.delivered("bills")) == 500
     assert world.bridge.status.pauses.unfetched == {TimerPartition(PAYMENTS, 0)}
     for second in range(1, 9):
         world.send(f"main {second}", 10, to="bills")
         world.pass_time(ms=1000)
-        assert world.accepted(PAYMENTS) == 100 * (second + 1)
+        assert world.accepted(PAYMENTS) == 50 * (second + 1)
         assert world.delivered("bills")[-1] == f"main {second}"
     world.pass_time(ms=1000)
-    assert world.delivered() == [f"{number}" for number in range(1000)]
+    assert world.delivered() == [f"{number}" for number in range(500)]
     assert world.rejected() == []
 
 
 def test_each_limited_topic_is_logged_with_its_rate(caplog: pytest.LogCaptureFixture) -> None:
-    world = World(main=at_rate(1), payments=at_rate(2))
+    caplog.set_level("WARNING")
+    world = World(main=small(max_requests_per_s=1), payments=small(max_requests_per_s=2))
     for on in (TIMERS, PAYMENTS):
         for number in range(5):
             world.send(f"{number}", 0, on=on)
     world.pass_time(ms=0)
     words = "intake keeps to max_requests_per_s, {}; more than that waits"
-    told = sorted(record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
-    assert told == [f"{PAYMENTS}: {words.format(2)}", f"{TIMERS}: {words.format(1)}"]
+    assert sorted(caplog.messages) == [f"{PAYMENTS}: {words.format(2)}", f"{TIMERS}: {words.format(1)}"]
 
 
-def test_due_timers_leave_on_time_while_requests_wait_for_the_rate() -> None:
-    world = World(main=at_rate(10))
-    world.send("due", 300)
-    for number in range(100):
-        world.send(f"{number}", 60_000)
-    world.pass_time(ms=299)
-    assert world.delivered() == []
-    world.pass_time(ms=1)
-    assert world.delivered() == ["due"]
-
-
-def test_a_cancel_waits_for_the_rate_as_other_requests_do() -> None:
-    world = World(main=at_rate(10))
+def test_a_cancel_waits_for_the_rate_as_other_requests_do_and_due_timers_do_not() -> None:
+    world = World(main=small(max_requests_per_s=10))
     world.send("too late", 500, id_="a")
     world.send("in time", 3000, id_="b")
     for number in range(18):
         world.send(f"{number}", 60_000)
     world.cancel("a")
     world.cancel("b")
-    world.pass_time(ms=3000)
+    world.pass_time(ms=499)
+    assert world.delivered() == []
+    world.pass_time(ms=1)
+    assert world.delivered() == ["too late"]
+    world.pass_time(ms=2500)
     assert world.delivered() == ["too late"]
     assert world.receipts("too-late", "cancelled") == [("too-late", 20), ("cancelled", 21)]
 
@@ -652,12 +572,12 @@ def test_a_cancel_waits_for_the_rate_as_other_requests_do() -> None:
 @pytest.mark.thorough
 @ENDS
 def test_a_rate_holds_after_a_restart(end: End) -> None:
-    world = World(main=at_rate(10))
+    world = World(main=small(max_requests_per_s=10))
     for number in range(100):
         world.send(f"{number}", 0)
     world.pass_time(ms=3000)
     assert world.accepted() == 40
-    end(world)
+    end(world.bridge)
     world.bridge.start()
     world.pass_time(ms=0)
     assert 40 <= world.accepted() <= 50
@@ -668,7 +588,7 @@ def test_a_rate_holds_after_a_restart(end: End) -> None:
 
 def test_copies_of_rolled_timers_count_against_the_rate() -> None:
     """Each roll of a timer costs the bridge as much as its request."""
-    world = World(main=at_rate(10))
+    world = World(main=small(max_requests_per_s=10))
     for number in range(10):
         world.send(f"{number}", 5 * WINDOW_MS)
     world.pass_time(ms=2 * WINDOW_MS)
@@ -681,15 +601,14 @@ def test_copies_of_rolled_timers_count_against_the_rate() -> None:
 
 
 def test_a_rate_and_a_full_disk_pause_and_go_on_together() -> None:
-    world = World(main=at_rate(10))
+    world = World(main=small(max_requests_per_s=10))
     for number in range(50):
         world.send(f"{number}", 0)
     world.pass_time(ms=1000)
-    (disk,) = [disk for timer_partition, disk in world.bridge.disks.items() if timer_partition.topic == TIMERS]
-    disk.free = 0
+    set_free(world, 0)
     world.pass_time(ms=5000)
     assert world.accepted() == 20
-    disk.free = 1 << 40
+    set_free(world, 1 << 40)
     world.pass_time(ms=0)
     assert world.accepted() == 30
     world.pass_time(ms=2000)
@@ -700,7 +619,7 @@ def test_a_rate_and_a_full_disk_pause_and_go_on_together() -> None:
 def test_the_partitions_of_a_limited_topic_take_turns(per_s: int) -> None:
     kafka = kafka_with(3)
     partitions = [TimerPartition(TIMERS, number) for number in range(3)]
-    bridge = FakeInstance(kafka, FakeGroup("timers", partitions), at_rate(per_s))
+    bridge = FakeInstance(kafka, FakeGroup("timers", partitions), small(max_requests_per_s=per_s))
     bridge.run(0)
     for timer_partition in partitions:
         for number in range(1000):
@@ -719,19 +638,18 @@ def test_a_request_of_an_older_version_keeps_its_meaning_and_a_new_one_like_it_i
     """Names that begin with `timer-`, and due times in seconds, were accepted: a rebuild must read them so."""
     world = World()
     world.send("in time", 2000)
-    headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"2000"), ("timer-ID", b"x")]
+    headers = schedule(2000, "orders", None, ("timer-ID", b"x"))
     world.kafka.produce(TIMERS, b"misspelt", headers=headers)
     world.kafka.produce(TIMERS, b"seconds", headers=[("timer-topic", b"orders"), ("timer-deliver-ms", b"1700000009")])
     world.pass_time(ms=100)
     assert (world.delivered(), world.pending()) == (["seconds"], 2)
-    end(world)
-    world.set(main=replace(SMALL, rules=SMALL.rules.model_copy(update={"passed_on": frozenset({"timer-tenant"})})))
-    world.bridge.start()
+    end(world.bridge)
+    world.start(main=small(rules=SMALL.rules.model_copy(update={"passed_on": frozenset({"timer-tenant"})})))
     world.kafka.produce(TIMERS, b"refused", headers=headers)
     world.kafka.produce(TIMERS, b"passed on", headers=[*headers[:2], ("timer-tenant", b"a")])
     world.pass_time(ms=100)
     assert (world.rejected(), world.pending()) == ([("refused", "bad-header")], 3)
-    end(world)
+    end(world.bridge)
     world.bridge.start()
     world.pass_time(ms=5000)
     assert (world.delivered()[1:], len(world.rejected())) == (["in time", "misspelt", "passed on"], 1)
