@@ -21,6 +21,7 @@ from bridge.testing.timer_world import TIMERS, TimerWorld
 from kafka_timer.control import DEFAULT_TOPIC as CONTROL_TOPIC
 from kafka_timer.control import Paused, control_record
 from kafka_timer.headers import Headers
+from kafka_timer.levels import parse_levels
 from kafka_timer.origin import TimerPartition
 from schemas.rules import Rules
 
@@ -219,6 +220,15 @@ def test_case_1_never_before_the_millisecond(tick_ms: int) -> None:
         assert world.delivered()[-1] == str(at)
 
 
+def test_case_2_overdue_timers_and_level_0_leave_in_the_next_turn() -> None:
+    world = World()
+    for n in range(10):
+        world.send_due(str(n), world.now_ms - 1000)
+    world.kafka.produce(TIMERS, b"level", headers=[("timer-topic", b"orders"), ("timer-delay-level", b"0")])
+    world.bridge.turn()
+    assert world.delivered() == [*map(str, range(10)), "level"]
+
+
 def test_case_5_a_timer_out_of_order_before_and_after_a_roll_leaves_once_also_on_an_old_disk() -> None:
     world = World()
     world.start(replace(world.options, rules=RULES.model_copy(update={"roll_window_ms": 5 * WINDOW_MS})))
@@ -257,6 +267,20 @@ def test_case_5_an_old_disk_without_its_journal_does_not_bring_back_a_timer_out_
     world.bridge.run(1000)
     assert world.delivered() == ["ahead", "held"]
     assert world.counts() == {}
+
+
+def test_case_7_each_level_at_its_time_and_a_changed_setting_leaves_pending_timers_alone() -> None:
+    rules = RULES.model_copy(update={"levels_ms": parse_levels("1s 2s 3s"), "roll_window_ms": 5000})
+    world = World(TurnOptions(rules=rules, store=StoreOptions(tick_ms=10, slots=4096)))
+    for level in (1, 2, 3, 4):
+        headers = [("timer-topic", b"orders"), ("timer-delay-level", b"%d" % level)]
+        world.kafka.produce(TIMERS, b"%d" % level, headers=headers)
+    world.bridge.run(1500)
+    world.bridge.lose_disks()
+    world.start(TurnOptions(rules.model_copy(update={"levels_ms": parse_levels("9s")}), world.options.store))
+    for ms, left in ((499, ["1"]), (1, ["1", "2"]), (1000, ["1", "2", "3", "4"])):
+        world.bridge.run(ms)
+        assert world.delivered() == left
 
 
 @TROUBLE
@@ -463,6 +487,41 @@ def test_case_17_a_cancel_ends_an_overdue_timer_which_counts_as_pending_also_if_
     assert world.rejected() == [(b"quota-exceeded", b"beyond")]
     receipts = world.receipts("accepted", "delivered", "rejected")
     assert receipts == [("cancelled", first.offset), ("cancelled", second.offset)]
+
+
+@TROUBLE
+@pytest.mark.parametrize("delay_ms", [100, 700, -1])
+def test_case_20_a_replaced_time_never_fires(delay_ms: int, trouble: Trouble) -> None:
+    world = World()
+    world.send("old", 400, id_="x")
+    world.bridge.run(50)
+    replace = [("timer-id", b"x"), ("timer-action", b"replace")]
+    due_ms = world.now_ms + delay_ms if delay_ms >= 0 else 1
+    replaced = world.send_due("new", due_ms, *replace)
+    world.bridge.run(20)
+    trouble(world)
+    world.bridge.run(2000)
+    assert world.delivered() == ["new"]
+    assert world.receipts("accepted", "delivered") == [("replaced", replaced.offset)]
+
+
+@TROUBLE
+def test_case_21_delete_marks_survive_and_their_space_is_freed(trouble: Trouble) -> None:
+    world = World()
+    for n in range(200):
+        world.send(str(n), 900, id_=f"id-{n}")
+    world.bridge.run(100)
+    for n in range(200):
+        world.cancel(f"id-{n}")
+    world.bridge.run(100)
+    trouble(world)
+    world.bridge.run(1500)
+    assert world.delivered() == []
+    world.send("after", 10)
+    world.bridge.run(2000)
+    assert world.delivered() == ["after"]
+    disk = world.bridge.disks[PARTITION]
+    assert sum(len(data) for name, data in disk.contents().items() if name != "wheel") < 10_000
 
 
 def test_case_18_a_dropped_copy_does_not_come_back_with_an_old_disk() -> None:
