@@ -28,8 +28,6 @@ from scripts.common.kafka_io import BROKER_CLOCK, Admin, Receiver
 
 COMPOSE = ROOT / "compose"
 FILE = COMPOSE / "compose.yaml"
-BAKE = COMPOSE / "docker-bake.hcl"
-DOCKERFILE = COMPOSE / "bridge" / "Dockerfile"
 BRIDGES = ("bridge-1", "bridge-2")
 
 

@@ -76,13 +76,12 @@ def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess
     )
 
 
-def get(port: int, path: str, *, token: str = "", host: str = "", body: object = None) -> tuple[int, Any]:
+def get(port: int, path: str, *, token: str = "", body: object = None) -> tuple[int, Any]:
     """Return status and body, as text unless it is JSON; status 0 if the port does not answer.
 
     body: sent as JSON by a POST, unless it is None.
     """
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    headers |= {"Host": host} if host else {}
     asked = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=headers)
     if body is not None:
         asked.data = json.dumps(body).encode()

@@ -1,4 +1,4 @@
-"""Debian's Chromium, driven by Playwright; pictures of what it shows stay under .run/screenshots/."""
+"""Debian's Chromium, driven by Playwright."""
 
 import shutil
 from collections.abc import Iterator
@@ -15,10 +15,9 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
-from integration_tests.conftest import ROOT, missing
+from integration_tests.conftest import missing
 from integration_tests.support.patience import PATIENCE_S
 
-SCREENSHOTS = ROOT / ".run" / "screenshots"
 _QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 _QUIET += ["--disable-component-update", "--disable-sync"]
 PHONE: ViewportSize = {"width": 390, "height": 844}
@@ -63,10 +62,6 @@ class Visitor:
         self.page.get_by_label("Token").fill(secret)
         self.page.get_by_role("button", name="Log in").click()
         self.page.get_by_role("heading", name="Overview").wait_for()
-
-    def picture(self, name: str) -> None:
-        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-        self.page.screenshot(path=SCREENSHOTS / f"{name}.png")
 
     def scrolls_sideways(self) -> bool:
         root = "document.documentElement"

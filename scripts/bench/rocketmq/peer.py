@@ -171,7 +171,7 @@ class Peer:
         before_s = self._broker_cpu_s()
         self._send(topic, count, STEADY_DELAY_MS, per_s)
         took_s, sent_ms = time.perf_counter() - begin_s, now_ms()
-        time.sleep(STEADY_DELAY_MS / 1000 + _SETTLE_S)  # so that no reader takes CPU of the broker
+        time.sleep(STEADY_DELAY_MS / 1000 + _SETTLE_S)  # a reader would take CPU of the broker
         total_us = (self._broker_cpu_s() - before_s) * 1e6 / count
         measured = scenarios.steady_of(took_s, sent_ms, self._receive(topic, count), _spans(count))
         return measured | {"total_us": total_us}
