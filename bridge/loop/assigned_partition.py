@@ -16,7 +16,7 @@ nothing is to be done for it, it rests until its next checkpoint or timer: turns
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum, auto
 from typing import NamedTuple
@@ -51,6 +51,15 @@ class Phase(Enum):
     CLAIMING = auto()
     CATCHING_UP = auto()
     OPEN = auto()
+
+
+_NEXT: Mapping[Phase, tuple[Phase, ...]] = {
+    Phase.WAITING: (Phase.WAITING, Phase.RECOVERING, Phase.CLAIMING),
+    Phase.RECOVERING: (Phase.WAITING, Phase.RECOVERING, Phase.CLAIMING),
+    Phase.CLAIMING: (Phase.CATCHING_UP,),
+    Phase.CATCHING_UP: (Phase.OPEN,),
+    Phase.OPEN: (),
+}
 
 
 class _StallProbe(NamedTuple):
@@ -111,14 +120,20 @@ class AssignedPartition:
         self._unanswered_ms: int | None = None
         """When Kafka last gave no answer to a checkpoint."""
 
+    def _step(self, phase: Phase) -> None:
+        assert phase in _NEXT[self.phase], f"{self.name}: {phase} after {self.phase}"
+        self.phase = phase
+
     # -- before it is open
 
     def wait(self, ms: int) -> None:
         """Wait for this long before the next try."""
-        self.phase, self._may_retry, self._recovery = Phase.WAITING, after(self._clock, ms), None
+        self._step(Phase.WAITING)
+        self._may_retry, self._recovery = after(self._clock, ms), None
 
     def recover(self, recovery: BackgroundRecovery) -> None:
-        self.phase, self._recovery = Phase.RECOVERING, recovery
+        self._step(Phase.RECOVERING)
+        self._recovery = recovery
 
     @property
     def may_open(self) -> bool:
@@ -138,14 +153,15 @@ class AssignedPartition:
     # -- open
 
     def open(self, partition: Partition, disk: Disk) -> None:
-        self.phase, self.partition, self.disk = Phase.CLAIMING, partition, disk
+        self._step(Phase.CLAIMING)
+        self.partition, self.disk = partition, disk
         self.opened_ms = self._clock.now_ms()
 
     def start_reading(self, bounds: tuple[int, int]) -> None:
         """Read requests: our group owns the journal. bounds: of the timer partition, as `History.bounds`."""
         first, self._barrier = bounds
         next_offset = self.partition.store.next_offset
-        self.phase = Phase.CATCHING_UP
+        self._step(Phase.CATCHING_UP)
         if first > next_offset:
             log.error(
                 "%s: retention has taken %d offsets that were never read, from %d on: requests among them are lost;"
@@ -249,7 +265,7 @@ class AssignedPartition:
             return
         is_read = is_undecodable or self.partition.store.next_offset >= self._barrier
         if is_read or (was_empty and self._is_at_end(now_ms)):
-            self.phase = Phase.OPEN
+            self._step(Phase.OPEN)
 
     def _is_at_end(self, now_ms: int) -> bool:
         """True if Kafka says that no records are left below the barrier. Kafka is asked again if the client stalls."""
