@@ -27,8 +27,8 @@ from schemas.units import size_text
 
 log = logging.getLogger(__name__)
 
-_PARTITION_MS = 25
-_TURN_MS = 50
+_PARTITION_MS = 20
+_TURN_MS = 40
 """Time for parsing and intake of one partition in a turn, and of all: timers of all partitions leave after it."""
 
 
