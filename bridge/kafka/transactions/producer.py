@@ -1,6 +1,6 @@
-"""One librdkafka producer, one transaction at a time: `start_sending`, `await_acknowledgements`, `commit`.
+"""One librdkafka producer, one transaction at a time: its methods from `start_sending` to `commit`, in their order.
 
-    READY -> begin -> OPEN: produce all, acknowledged -> offsets, commit -> READY    None: acknowledged; committed
+    READY -> begin -> OPEN: produce all, offsets, acknowledged -> commit -> READY    None: acknowledged; committed
                          \\___________________________\\-> abort -> READY             SendFailure: aborted, and why
                                                             \\-> BROKEN             the next producer aborts it
 
@@ -139,6 +139,7 @@ class TransactionalProducer:
         """True if the transaction is sent with callbacks, which say which records fail."""
         self._names_until_s = math.inf if replaces_broken else 0.0
         self._send_error: KafkaException | None = None
+        self._has_sent_offsets = False
         self._began_s = 0.0
         self._offset_sender = WorkerThread("sends offsets")
         self._producer: Any = make(Producer, config, retrier)
@@ -162,6 +163,15 @@ class TransactionalProducer:
         except KafkaException as failure:
             self._send_error = failure
 
+    def send_offsets(self, batch: TransactionContents) -> SendFailure | None:
+        """Send the offsets while the records of `start_sending` are in flight, which saves two waits for a broker.
+
+        Not while failures are named, as this call would fail by a refused record, too: `commit` sends them then.
+        """
+        if self._names_failures or not self._is_sending(batch) or self._send_error is not None or not batch.progress:
+            return None
+        return self._abort_on_error(lambda: self._send_offsets(batch))
+
     def await_acknowledgements(self, batch: TransactionContents) -> SendFailure | None:
         """Wait until all records are acknowledged. Return None on success: call `commit` next.
 
@@ -170,8 +180,9 @@ class TransactionalProducer:
         return self._abort_on_error(lambda: self._await_all(batch))
 
     def commit(self, batch: TransactionContents) -> SendFailure | None:
-        """Send offsets and commit. Return None if committed. Raises FencedError, OutcomeUnknownError."""
-        failed = self._abort_on_error(lambda: self._send_offsets(batch)) if batch.progress else None
+        """Commit, with the offsets. Return None if committed. Raises FencedError, OutcomeUnknownError."""
+        is_left = batch.progress and not self._has_sent_offsets
+        failed = self._abort_on_error(lambda: self._send_offsets(batch)) if is_left else None
         return failed or self._commit()
 
     @property
@@ -225,7 +236,7 @@ class TransactionalProducer:
         return None
 
     def _await_all(self, batch: TransactionContents) -> None:
-        if self.state is not ProducerState.OPEN or self._records is not batch.records:
+        if not self._is_sending(batch):
             self._names_failures = True
             self._begin(batch.records)
             others = [record for record in batch.records if record.topic not in batch.max_batch_bytes]
@@ -237,12 +248,16 @@ class TransactionalProducer:
         else:
             self._await_acknowledgements()
 
+    def _is_sending(self, batch: TransactionContents) -> bool:
+        """Return True if `start_sending` was called for this batch."""
+        return self.state is ProducerState.OPEN and self._records is batch.records
+
     def _begin(self, records: Sequence[Outgoing]) -> None:
         if self.state is not ProducerState.READY:
             raise AssertionError(f"begin of a producer that is {self.state.name}")
         self.state = ProducerState.OPEN
         serve_idle(self._producer)
-        self._failures = {}
+        self._failures, self._has_sent_offsets = {}, False
         self._records = records
         self._topics_before, self._topics = self._topics, frozenset(record.topic for record in records)
         self._began_s = time.monotonic()
@@ -302,6 +317,7 @@ class TransactionalProducer:
             self._offset_sender.submit(send).result(_HUNG_SHARE * self._timeout_s)
 
         self._retry_for(self._timeout_s, "sending offsets", call)
+        self._has_sent_offsets = True
 
     def _commit(self) -> SendFailure | None:
         try:

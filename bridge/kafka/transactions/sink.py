@@ -221,10 +221,12 @@ class ConfluentSink:
             self._free.append(slot)
 
     def _outcome(self, submitted: InFlightTransaction) -> Committed | Aborted:
-        producer = submitted.slot.producer
-        if (failed := producer.await_acknowledgements(submitted.batch)) is not None:
+        producer, batch = submitted.slot.producer, submitted.batch
+        failed = producer.send_offsets(batch) or producer.await_acknowledgements(batch)
+        if failed is not None and not _is_stale(failed):
             return self._sending_failed(submitted, failed)
-        if (failed := producer.commit(submitted.batch)) is None:
+        failed = failed or producer.commit(batch)
+        if failed is None:
             return Committed(time.monotonic() - submitted.began_s)
         if failed.is_slow:
             submitted.slot.use_longer_timeout()

@@ -42,6 +42,8 @@ def use_fakes(monkeypatch: pytest.MonkeyPatch, refusal: Callable[[Config], Excep
 
         def start_sending(self, batch: object) -> None: ...
 
+        def send_offsets(self, batch: object) -> None: ...
+
         def await_acknowledgements(self, batch: object) -> SendFailure:
             return SendFailure(unavailable=frozenset({"timer.receipts"}))
 
