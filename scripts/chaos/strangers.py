@@ -247,9 +247,9 @@ def stage_with_bridge(folder: Path, attack: str) -> Iterator[tuple[Stage, Bridge
 
 
 def run_attack(stage: Stage, bridge: BridgeProcess, name: str) -> Outcome:
-    """Run one attack beside the neighbour, who begins 2 s before it and ends 8 s after it."""
+    """Run one attack beside the neighbour, whose first timers leave 1 s before it, and who ends 8 s after it."""
     with Neighbour(stage.servers) as neighbour:
-        time.sleep(_AHEAD_MS / 1000)
+        time.sleep(_AHEAD_MS / 1000 + 1)
         ATTACKS[name](stage)
         time.sleep(_REST_S)
     return Outcome(neighbour.sent, *neighbour.deliveries(), bridge.usage().peak_rss_mb)
