@@ -22,6 +22,7 @@ from bridge.kafka.transactions.sink import ConfluentSink, ProducerSlot
 from bridge.observe.status import LIVE_WITHIN_S, Status
 from bridge.ports import Aborted, Outgoing, Transaction
 from kafka_timer.origin import TimerPartition
+from schemas.progress import NOTHING_SETTLED, Progress
 
 CONNECTION = Connection("127.0.0.1:1", "group", "one")
 Config = dict[str, Any]
@@ -176,6 +177,36 @@ def test_a_record_without_any_report_is_given_up_when_kafka_has_aborted_its_tran
     assert producer.await_acknowledgements(batch) is not None
     assert producer.is_broken
     assert earliest_s < silent.now_s - began_s < latest_s
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_offsets_are_sent_while_records_are_in_flight_unless_failures_are_named(
+    is_named: bool,  # noqa: FBT001
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With a refused record the offsets fail, too, and would hide which record it was."""
+    calls = list[str]()
+
+    class Acknowledging(Silent):
+        def flush(self, timeout_s: float) -> int:
+            calls.append("acknowledged")
+            return 0
+
+        def send_offsets_to_transaction(self, *_: object) -> None:
+            calls.append("offsets")
+
+        def commit_transaction(self, timeout_s: float) -> None:
+            calls.append("commit")
+
+    Acknowledging(monkeypatch)
+    producer = TransactionalProducer({"transaction.timeout.ms": 10_000}, Retrier())
+    progress = {TimerPartition("timer.requests", 0): Progress(1, NOTHING_SETTLED, 0)}
+    batch = TransactionContents([Outgoing("target", -1, None, b"v", [], 0)], progress, b"", {})
+    if not is_named:
+        producer.start_sending(batch)
+    for step in (producer.send_offsets, producer.await_acknowledgements, producer.commit):
+        assert step(batch) is None
+    assert calls == (["acknowledged", "offsets", "commit"] if is_named else ["offsets", "acknowledged", "commit"])
 
 
 class Slow:
