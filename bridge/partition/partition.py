@@ -33,6 +33,7 @@ from timer.format.unit import isin
 from timer.index.due_counts import DueRange, joined_hours, joined_ranges
 from timer.schedule.release_policy import most_wait_ms
 
+_LARGEST_PART = 1 << 20
 _STILL_MS = 60_000
 """If nothing leaves, K moves in steps of this, and stays this far behind the clocks."""
 _MOST_HELD = 100_000
@@ -84,6 +85,7 @@ class Partition:
         """Polled, but not taken in, because of a rate or a full disk, wheel or transaction."""
         self._newest_ms = 0
         """Timestamp of the newest request, by the brokers' clocks."""
+        self._part_size = _LARGEST_PART
         self._waits_for_commit = False
         """True if the backlog waits for the next transaction, or for the outcome of the one in flight."""
         self._requests = 0
@@ -167,24 +169,27 @@ class Partition:
     def _take_in_backlog(self, left: int, now_ms: int, is_over: Callable[[], bool]) -> tuple[IntakeStop | None, str]:
         """Take in the first `left` records of the backlog, part by part. Return why not all, with a text.
 
-        A part ends with a move, or when the wheel is full: a batch that spans more than a lap is taken in by parts.
+        A part ends with a move, or when the wheel is full: a batch that spans more than a lap is taken in by parts. The
+        next ones are smaller, as a part that does not fit is decided in vain, and grow again.
         """
         if self.backlog and (too_many := self._too_many_held):
             return IntakeStop.TOO_MANY_HELD, too_many
-        size = left
         while left:
             if self._has_moved_enough() or (self._frozen is not None and self._is_draft_full()):
                 return IntakeStop.TURN_FULL, ""
             try:
-                taken = BatchIntake(self._view, self.backlog[: min(size, left)], now_ms, self._overdue, is_over)
+                taken = BatchIntake(
+                    self._view, self.backlog[: min(self._part_size, left)], now_ms, self._overdue, is_over
+                )
                 if self._frozen is not None and taken.may_name(self._frozen.ids):
                     return IntakeStop.TURN_FULL, ""
                 self._take_in_part(taken, now_ms)
                 left -= taken.count
+                self._part_size = min(2 * self._part_size, _LARGEST_PART)
             except WheelFullError as full:
-                if size == 1:
+                if (size := min(self._part_size, left)) == 1:
                     return IntakeStop.WHEEL_FULL, str(full)
-                size //= 2
+                self._part_size = size // 2
             except OSError as error:
                 return IntakeStop.DISK_FULL, str(error)
             if left and is_over():

@@ -12,6 +12,7 @@ import pytest
 
 from bridge.errors import BridgeError
 from bridge.partition import recover
+from bridge.partition.decide import BatchIntake
 from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.partition.recover import read_checkpoint
 from bridge.testing import Crash, Entry, FakeInstance, FakePublishing, FakeSource, SimDisk
@@ -487,6 +488,27 @@ def test_case_17_a_cancel_ends_an_overdue_timer_which_counts_as_pending_also_if_
     assert world.rejected() == [(b"quota-exceeded", b"beyond")]
     receipts = world.receipts("accepted", "delivered", "rejected")
     assert receipts == [("cancelled", first.offset), ("cancelled", second.offset)]
+
+
+def test_requests_behind_an_occupied_slot_are_not_decided_again_in_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(TurnOptions(rules=RULES, store=StoreOptions(tick_ms=10, slots=20)))
+    decided, decide_one = Counter[str](), BatchIntake.decide_one
+
+    def counted(self: BatchIntake, *request: Any) -> None:
+        decided["requests"] += 1
+        decide_one(self, *request)
+
+    monkeypatch.setattr(BatchIntake, "decide_one", counted)
+    world.bridge.clock.error_ms = 500
+    first = world.send("first", 700)
+    world.bridge.run(20)
+    world.send_due("a lap later", first.append_ms + 900)
+    for number in range(300):
+        world.send(f"behind {number}", 600)
+    world.bridge.run(150)
+    assert decided["requests"] < 700
+    world.bridge.run(1000)
+    assert len(world.delivered()) == 302
 
 
 @TROUBLE
