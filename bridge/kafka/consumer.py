@@ -112,7 +112,7 @@ class ConfluentSource:
         """Started partitions whose next record cannot be decoded, with its offset."""
         self._paused: Set[TimerPartition] = frozenset()
         """Partitions that are paused at the client, as of the last poll."""
-        self._is_woken = False
+        self._is_woken = self._is_closed = False
         self._has_unread = False
         """True if the last read had no time or room for all that has arrived."""
         self._slice_s = _SLICE_S
@@ -166,6 +166,7 @@ class ConfluentSource:
         self._is_woken = True
 
     def close(self) -> None:
+        self._is_closed = True
         self._consumer.close()
 
     # -- reading
@@ -302,6 +303,8 @@ class ConfluentSource:
     def _assigned(self, consumer: Any, partitions: list[TopicPartition]) -> None:
         # Without this call, librdkafka would assign them from the committed offset on.
         consumer.incremental_assign([])
+        if self._is_closed:  # the close serves callbacks, and there is no group metadata any more
+            return
         timer_partitions = [TimerPartition(each.topic, each.partition) for each in partitions]
         if not self._owned:
             self._membership_guard.note_first_assignment(consumer.consumer_group_metadata())

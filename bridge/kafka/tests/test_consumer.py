@@ -147,6 +147,17 @@ def test_a_new_member_id_after_a_reported_loss_is_no_error(make: Make) -> None:
     assert source.poll(0, 10).ownership.assigned == [PARTITION]
 
 
+def test_an_assignment_that_a_close_reports_is_ignored(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, group = make()
+
+    def unavailable() -> bytes:
+        raise RuntimeError("Consumer group metadata not available")
+
+    monkeypatch.setattr(group, "consumer_group_metadata", unavailable)
+    monkeypatch.setattr(group, "close", lambda: group.on_assign(group, MINE), raising=False)
+    source.close()
+
+
 # -- pace
 
 
