@@ -34,6 +34,7 @@ from timer.index.due_counts import DueRange, joined_hours, joined_ranges
 from timer.schedule.release_policy import most_wait_ms
 
 _LARGEST_PART = 1 << 20
+"""Requests that are decided together if they fit the wheel: more than a backlog has."""
 _STILL_MS = 60_000
 """If nothing leaves, K moves in steps of this, and stays this far behind the clocks."""
 _MOST_HELD = 100_000

@@ -127,7 +127,7 @@ def test_what_a_real_topic_may_have_forgotten_is_sent_only_when_that_is_asked_fo
 
 @pytest.mark.slow
 def test_what_the_rejected_topic_may_have_forgotten_is_not_sent(world: World) -> None:
-    """What was refused there may have been sent anew by hand: nothing else tells."""
+    """What was refused there may have been sent again by hand, which only that topic shows."""
     with world.bridge():
         nowhere = f"nowhere-{world.orders}"
         world.send(b"v", 0, target=nowhere)

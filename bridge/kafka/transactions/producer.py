@@ -168,7 +168,7 @@ class TransactionalProducer:
 
         Not while failures are named, as this call would fail by a refused record, too: `commit` sends them then.
         """
-        if self._names_failures or not self._is_sending(batch) or self._send_error is not None or not batch.progress:
+        if self._names_failures or not self._is_sending(batch) or self._send_error is not None:
             return None
         return self._abort_on_error(lambda: self._send_offsets(batch))
 
@@ -181,9 +181,7 @@ class TransactionalProducer:
 
     def commit(self, batch: TransactionContents) -> SendFailure | None:
         """Commit, with the offsets. Return None if committed. Raises FencedError, OutcomeUnknownError."""
-        is_left = batch.progress and not self._has_sent_offsets
-        failed = self._abort_on_error(lambda: self._send_offsets(batch)) if is_left else None
-        return failed or self._commit()
+        return self._abort_on_error(lambda: self._send_offsets(batch)) or self._commit()
 
     @property
     def is_broken(self) -> bool:
@@ -305,6 +303,9 @@ class TransactionalProducer:
         return SendFailure(self._named(), unavailable=unavailable)
 
     def _send_offsets(self, batch: TransactionContents) -> None:
+        """Send the offsets, unless there are none or this transaction has them."""
+        if self._has_sent_offsets or not batch.progress:
+            return
         offsets = [
             TopicPartition(partition.topic, partition.partition, reached.next_offset, reached.metadata())
             for partition, reached in batch.progress.items()
