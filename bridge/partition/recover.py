@@ -264,7 +264,7 @@ def refresh_standby(partition: TimerPartition, disk: Disk, history: History, opt
     options = replace(options, adopt_progress=None)  # an owner's decision
     plan = plan_recovery(partition, disk, history, options)
     if plan.found is None or plan.work or plan.found.progress != plan.progress:
-        _close_durably(_Recovery(partition, disk, history, options, plan).recover(), journal_offset)
+        _close_durably(_Recovery(partition, disk, history, options, plan, logging.DEBUG).recover(), journal_offset)
 
 
 def _close_durably(recovered: Recovered, journal_offset: int) -> None:
@@ -299,6 +299,7 @@ class _Recovery:
     _history: History
     _options: TurnOptions
     _plan: RecoveryPlan
+    _log_level: int = logging.INFO
 
     def recover(self) -> Recovered:
         """Recover by the plan. The journal may be newer than the plan's progress."""
@@ -346,7 +347,8 @@ class _Recovery:
         store.committed(progress)
         ended = decisions.ended | set(found.ended_flights if found else ())
         flights = CopiesInFlight(self._partition, decisions.flights.values(), ended)
-        log.info(
+        log.log(
+            self._log_level,
             "%s: recovered to offset %d, %d timers pending; %s, read from offset %d",
             *(self._partition, progress.next_offset, store.pending),
             *("from Kafka alone" if found is None else "from its directory", start),

@@ -61,7 +61,12 @@ def longest_pause(deliveries: list[Delivery], partition: int) -> tuple[Delivery,
 
 
 @pytest.mark.parametrize(
-    "protocol", [pytest.param(SESSION, id="classic"), pytest.param(CONSUMER, id="consumer", marks=pytest.mark.slow)]
+    "protocol",
+    [
+        pytest.param(SESSION, id="classic"),
+        pytest.param((*SESSION, "--standby"), id="standby"),
+        pytest.param(CONSUMER, id="consumer", marks=pytest.mark.slow),
+    ],
 )
 def test_case_30_one_instance_then_three_then_one_under_load(make_field: MakeField, protocol: tuple[str, ...]) -> None:
     field = make_field(6, *protocol, *DYNAMIC)  # so that a stop hands over at once
