@@ -42,8 +42,8 @@ from timer.errors import CorruptStoreError
 
 log = logging.getLogger(__name__)
 
-_OPENING_MS = 3000
-"""Openings of one turn take at most about this long; the others wait for the next turns, so that timers leave."""
+_OPENING_MS = 500
+"""Time for openings in a turn, of which there is at least one; the others wait, so that timers leave."""
 _SOUND_MS = 15_000
 """A store that was open for this long had no trouble with its disk."""
 RETRY_MS = 5000
