@@ -25,6 +25,7 @@ from bridge.config.http_address import known_names, own_address
 from bridge.config.settings import Settings
 from bridge.config.topic_requirements import TopicState
 from bridge.errors import (
+    BridgeError,
     BrokerUnavailableError,
     FencedError,
     InstanceIdInUseError,
@@ -58,6 +59,8 @@ log = logging.getLogger(__name__)
 END_S = 5.0
 _INIT = 1
 """Process id of a container's only process, for which signals without a handler are ignored."""
+
+_REFRESH_LOOK_S = 0.02
 
 _RETENTION_CHECK_S = 600.0
 """How often retention is checked again: it may have been shortened."""
@@ -208,6 +211,8 @@ class BridgeRunner:
         checks = BackgroundChecks(self._growth.check, owner_check.check, *looks)
         fenced_s = -math.inf
         try:
+            if self._takeover:
+                self._warm_up(self._takeover)
             while not self._stop.requested:
                 self._stop.begin()
                 try:
@@ -249,9 +254,7 @@ class BridgeRunner:
             take_over = self._takeover.start if self._takeover else None
             history = ends.enter_context(closing(ConfluentHistory(connection, journals, retrier, LIMIT_S, take_over)))
             operators = ends.enter_context(closing(ConfluentControl(connection, settings.control_topic, retrier)))
-            set_up_logs = partial(configure, settings.log_format, settings.log_level, worker=self._shared.worker)
-            recoverer = BackgroundRecoverer(connection, journals, self._folder, options, set_up_logs, settings.workers)
-            ends.callback(recoverer.close)
+            recoverer = ends.enter_context(closing(self._recoverer(options)))
             self._stop.bridge = bridge = Bridge(
                 clock=SystemClock(),
                 source=ConfluentSource(
@@ -265,19 +268,43 @@ class BridgeRunner:
                 control=ControlState(operators, settings.timer_topics()),
                 status=self._shared.status,
                 metrics=self._shared.metrics,
-                standbys=self._standbys(recoverer, options) if settings.standby else None,
+                standbys=self._standbys(recoverer, settings.standby_cpu_percent) if settings.standby else None,
             )
             ends.callback(bridge.stop)
             self._turn_until_stopped(bridge, checks)
 
-    def _standbys(self, recoverer: BackgroundRecoverer, options: TurnOptions) -> Standbys:
+    def _recoverer(self, options: TurnOptions) -> BackgroundRecoverer:
+        settings = self._settings
+        set_up_logs = partial(configure, settings.log_format, settings.log_level, worker=self._shared.worker)
+        return BackgroundRecoverer(
+            self._connection, self._journals, self._folder, options, set_up_logs, settings.workers
+        )
+
+    def _standbys(self, recoverer: BackgroundRecoverer, cpu_percent: int) -> Standbys:
         partitions = [
             TimerPartition(topic, number)
             for topic in self._settings.timer_topics()
-            for number in range(options.of(topic).partitions or 0)
+            for number in range(self._growth.options.of(topic).partitions or 0)
         ]
-        refresh = partial(recoverer.refresh, cpu_share=self._settings.standby_cpu_percent / 100)
+        refresh = partial(recoverer.refresh, cpu_share=cpu_percent / 100)
         return Standbys(SystemClock(), self._shared.status, refresh, partitions)
+
+    def _warm_up(self, takeover: Takeover) -> None:
+        """Bring the stores up to date before we join, while others serve their partitions."""
+
+        def is_served() -> bool:
+            try:
+                return not self._stop.requested and takeover.has_owner()
+            except BridgeError as error:
+                log.warning("joining without refreshed standbys: %s", error)
+                return False
+
+        def rest() -> None:
+            self._shared.status.turn_ended()
+            time.sleep(_REFRESH_LOOK_S)
+
+        with closing(self._recoverer(self._growth.options)) as recoverer:
+            self._standbys(recoverer, 100).warm_up(is_served, rest)
 
     def _turn_until_stopped(self, bridge: Bridge, checks: BackgroundChecks) -> None:
         is_announced = False

@@ -95,6 +95,10 @@ class Takeover:
         """Learn who is a member. Raises BridgeError."""
         self._known |= self._members()
 
+    def has_owner(self) -> bool:
+        """Return True if another instance owns partitions. Raises BridgeError."""
+        return any(each.partitions for each in self._group.members() if each.instance != self._connection.instance)
+
     def start(self) -> None:
         """Fence the producers of all instances that have left, in a thread of its own."""
         if self._running.acquire(blocking=False):

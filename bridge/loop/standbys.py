@@ -2,6 +2,7 @@
 
 A refresh is a recovery without an owner: it reads from Kafka what was committed since, and closes the store again.
 They run one at a time, the oldest store first. A partition that is assigned to us then opens with what came since.
+Before an instance joins others, it refreshes each store once, as timers of a partition that moves wait meanwhile.
 """
 
 from collections.abc import Callable, Collection, Container
@@ -13,6 +14,7 @@ from kafka_timer.origin import TimerPartition
 
 INTERVAL_MS = 5000
 """A store is refreshed at most this often."""
+_LOOK_MS = 500
 _FAILED_MS = 60_000
 """Time until the next try after an error, which the refresh has logged."""
 
@@ -32,6 +34,18 @@ class Standbys:
         """The earliest start (epoch ms) of each partition's next refresh."""
         self._running: tuple[TimerPartition, BackgroundRecovery] | None = None
         self._began_ms = self._clock.now_ms()
+
+    def warm_up(self, is_served: Callable[[], bool], rest: Callable[[], None]) -> None:
+        """Refresh each store once, as long as others own the partitions. is_served: tells whether they do."""
+        look_ms = self._clock.now_ms()
+        while 0 in self._next_ms.values():
+            if self._clock.now_ms() >= look_ms:
+                if not is_served():
+                    break
+                look_ms = self._clock.now_ms() + _LOOK_MS
+            self.step(())
+            rest()
+        self.give_up()
 
     def step(self, owned: Container[TimerPartition]) -> None:
         """Note the end of a refresh, or start the next one. owned: the partitions that are assigned to us."""

@@ -155,3 +155,22 @@ def test_refreshes_take_turns_and_a_store_is_not_refreshed_all_the_time() -> Non
 
 def test_a_refresh_that_failed_is_tried_again_later() -> None:
     assert [partition for _, partition in starts(20_000, failing=2)].count(2) == 1
+
+
+@pytest.mark.parametrize(("leave_ms", "refreshed"), [(10_000, [0, 1, 2]), (100, [0, 1]), (0, [])])
+def test_an_instance_refreshes_all_stores_before_it_joins_unless_nobody_serves_them(
+    leave_ms: int, refreshed: list[int]
+) -> None:
+    """leave_ms: when the owners leave. A refresh takes 400 ms."""
+    clock, found = FakeClock(Timeline()), list[tuple[int, Refresh]]()
+    began_ms = clock.now_ms()
+
+    def refresh(partition: TimerPartition) -> Refresh:
+        found.append((partition.partition, Refresh(clock, fails=partition.partition == 1)))
+        return found[-1][1]
+
+    standbys = Standbys(clock, Status(), refresh, [TimerPartition("timer.requests", number) for number in range(3)])
+    standbys.warm_up(lambda: clock.now_ms() - began_ms < leave_ms, lambda: clock.timeline.advance(100))
+    assert [partition for partition, _ in found] == refreshed
+    assert [each.is_given_up for _, each in found] == [not each.is_done() for _, each in found]
+    assert clock.now_ms() - began_ms <= min(leave_ms + 500, 2000)
