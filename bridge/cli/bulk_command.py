@@ -16,8 +16,9 @@ from bridge.cli.api_client import ApiClient
 from bridge.cli.output import escaped
 from bridge.config.secret_file import read_token
 from bridge.errors import BridgeError, SettingsError
-from bridge.page.api.requests import API, Selector, error_text
+from bridge.page.api.requests import API, error_text
 from bridge.page.api.responses import ActedOnSelection, Counted
+from bridge.query.search import Selector
 
 _TIMEOUT_S = 180.0
 _NAMES = ("topic", "key", "due-from", "due-to", "header", "rule", "paused")
@@ -62,7 +63,11 @@ def act_on(
     asked: dict[str, Any] = {"selector": selector.model_dump(exclude_none=True)}
     parts = [_count(api, asked, None)]
     if action is None or not apply:
-        _show_count(parts[0], action)
+        typer.echo(f"{parts[0].matching} timers match")
+        for each in parts[0].first:
+            Console().print(f"  {escaped(each)}")
+        if action is not None:
+            typer.echo(f"nothing was sent: give --apply to {action} them")
         return
     while parts[-1].after is not None:  # all parts are counted first, so timers that arrive meanwhile are in no part
         parts.append(_count(api, asked, parts[-1].after))
@@ -89,11 +94,3 @@ def _count(api: ApiClient, asked: dict[str, Any], after: str | None) -> Counted:
             f" run it again when all answer"
         )
     return counted
-
-
-def _show_count(counted: Counted, action: str | None) -> None:
-    typer.echo(f"{counted.matching} timers match")
-    for each in counted.first:
-        Console().print(f"  {escaped(each)}")
-    if action is not None:
-        typer.echo(f"nothing was sent: give --apply to {action} them")

@@ -40,7 +40,8 @@ def pending_file(out: Path) -> Iterator[Callable[[TimerPartition, StoppedStore],
                 ages[partition] = age_of(store.checkpoint.progress)
                 rows, live = 0, chain.from_iterable(store.live())
                 for piece in chunks(live, itemgetter("body_size"), most_bytes=_MAX_BYTES, most=_MAX_ROWS):
-                    writer.write_batch(_batch(partition, store.timers(np.array(piece, TIMER_ROW))))
+                    timers = store.timers(np.array(piece, TIMER_ROW))
+                    writer.write_batch(pa.RecordBatch.from_pylist([_row(partition, each) for each in timers], PENDING))
                     rows += len(piece)
                 return rows
 
@@ -53,21 +54,15 @@ def pending_file(out: Path) -> Iterator[Callable[[TimerPartition, StoppedStore],
         partial.unlink(missing_ok=True)
 
 
-def _batch(partition: TimerPartition, timers: list[StoredTimer]) -> pa.RecordBatch:
-    bodies = [timer.body for timer in timers]
-    columns: dict[str, list[Any]] = {
-        name: [getattr(body, name) for body in bodies]
-        for name in ("origin_offset", "target", "timestamp_ms", "rolls", "id", "key", "value")
+def _row(partition: TimerPartition, timer: StoredTimer) -> dict[str, Any]:
+    body = timer.body
+    names = ("origin_offset", "target", "timestamp_ms", "rolls", "id", "key", "value")
+    return {name: getattr(body, name) for name in names} | {
+        "due_ms": body.due_ms % PAUSED_MS,
+        "is_paused": body.due_ms >= PAUSED_MS,
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "target_partition": None if body.partition < 0 else body.partition,
+        "visit_ms": timer.visit_ms,
+        "headers": [{"name": name, "value": value} for name, value in unpack_headers(body.headers)],
     }
-    columns |= {
-        "due_ms": [body.due_ms % PAUSED_MS for body in bodies],
-        "is_paused": [body.due_ms >= PAUSED_MS for body in bodies],
-        "topic": [partition.topic] * len(timers),
-        "partition": [partition.partition] * len(timers),
-        "target_partition": [None if body.partition < 0 else body.partition for body in bodies],
-        "visit_ms": [timer.visit_ms for timer in timers],
-        "headers": [
-            [{"name": name, "value": value} for name, value in unpack_headers(body.headers)] for body in bodies
-        ],
-    }
-    return pa.record_batch([pa.array(columns[field.name], field.type) for field in PENDING], schema=PENDING)

@@ -1,16 +1,10 @@
-"""`timer-bridge pending`: what is pending in running bridges, or in the directory of a stopped one.
-
---http-port 8321                            the bridge on this machine
---url http://a:8321 --url http://b:8321     the instances of a group, each of which knows its own partitions
---data-dir timer-data                       a stopped one, as of its last checkpoint; all partitions in it
---select topic=orders --cancel              all timers that match (bridge.cli.bulk_command)
-"""
+"""`timer-bridge pending`: what is pending in running bridges, or in the directory of a stopped one."""
 
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.console import Console
@@ -54,41 +48,23 @@ _INSTEAD = {
 commands = typer.Typer()
 
 
-class RunningInstances:
-    """All instances of a group, and so all its partitions. token: needed for a question by id. Raises BridgeError."""
+class Source(NamedTuple):
+    """The instances of a group or, if `folder` is given, the stores of a stopped bridge, as of their checkpoints."""
 
-    def __init__(self, urls: list[str], token: str | None = None) -> None:
-        self._bridges = [ApiClient(url, "--http-port", token) for url in urls]
+    bridges: list[ApiClient]
+    folder: Path | None
 
-    def pending(self, bucket_ms: int, topic: str | None) -> Pending:
-        asked = {"bucket": duration_text(bucket_ms)} | ({} if topic is None else {"topic": topic})
-        return merge_pending([each.get("/pending", asked, Pending) for each in self._bridges])
+    def ask(
+        self, asked: dict[str, str], nothing: Answer, look: Callable[[TimerPartition, StoppedStore], Answer]
+    ) -> list[Answer]:
+        """Return each instance's answer; or what `look` returns for each store, and `nothing` with the unread ones.
 
-    def named(self, id_: str) -> Named:
-        return merge_named([each.get("/pending", {"id": id_}, Named) for each in self._bridges])
-
-
-class StoppedBridge:
-    """The stores of a stopped bridge, as of their checkpoints, read only. Raises BridgeError and SettingsError."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._now_ms = time.time_ns() // 1_000_000
-
-    def pending(self, bucket_ms: int, topic: str | None) -> Pending:
-        nothing = Pending(at_ms=self._now_ms, pending=0, topics={}, shards={})
-        return merge_pending(
-            self._each(nothing, lambda at, store: pending_in_store(at, store, self._now_ms, bucket_ms, topic))
-        )
-
-    def named(self, id_: str) -> Named:
-        nothing = Named(at_ms=self._now_ms, id=id_, timers=[])
-        return merge_named(self._each(nothing, lambda at, store: named_in_store(at, store, id_, self._now_ms)))
-
-    def _each(self, nothing: Answer, look: Callable[[TimerPartition, StoppedStore], Answer]) -> list[Answer]:
-        """Return `nothing`, which names the unread stores, then the result of `look` for each one that is not empty."""
+        Raises BridgeError and SettingsError.
+        """
+        if self.folder is None:
+            return [each.get("/pending", asked, type(nothing)) for each in self.bridges]
         found: list[Answer] = []
-        with locked_stores(self._folder, remedy=_STOP_OR_ASK) as stores:
+        with locked_stores(self.folder, remedy=_STOP_OR_ASK) as stores:
             unfinished = for_each_store(stores, lambda partition, store: found.append(look(partition, store)))
         return [nothing.model_copy(update={"recovering": [*map(str, unfinished)]}), *found]
 
@@ -140,15 +116,21 @@ def pending(
     if actions or apply:
         text = "--cancel, --move-by, --release, --pause, --resume and --apply act on what --select names"
         raise SettingsError(f"{text}: give it, such as --select topic=orders")
-    source = _source(url, http_port, data_dir, token_file)
+    source, now_ms = _source(url, http_port, data_dir, token_file), time.time_ns() // 1_000_000
     if id_ is not None:
-        _show_named(source.named(id_), as_json=as_json)
+        none = Named(at_ms=now_ms, id=id_, timers=[])
+        named = source.ask({"id": id_}, none, lambda at, store: named_in_store(at, store, id_, now_ms))
+        _show_named(merge_named(named), as_json=as_json)
         return
     try:
         bucket_ms = parse_bucket_ms("1h" if bucket is None else bucket)
     except ValueError as error:
         raise SettingsError(f"--bucket: {error}") from error
-    found = source.pending(bucket_ms, topic)
+    nothing = Pending(at_ms=now_ms, pending=0, topics={}, shards={})
+    asked = {"bucket": duration_text(bucket_ms)} | ({} if topic is None else {"topic": topic})
+    found = merge_pending(
+        source.ask(asked, nothing, lambda at, store: pending_in_store(at, store, now_ms, bucket_ms, topic))
+    )
     if as_json:
         typer.echo(found.model_dump_json(indent=2, exclude={"recovering"}))
     else:
@@ -174,17 +156,14 @@ def _unread_text(found: Pending | Named) -> str:
     return f"{names} could not be read, as not recovered yet: ask again when the bridge is ready"
 
 
-def _source(
-    url: list[str] | None, http_port: int | None, data_dir: Path | None, token_file: Path | None
-) -> RunningInstances | StoppedBridge:
+def _source(url: list[str] | None, http_port: int | None, data_dir: Path | None, token_file: Path | None) -> Source:
     if url and data_dir is not None:
         raise SettingsError("--url asks a running bridge, --data-dir reads a stopped one: give one of them")
-    if data_dir is not None:
-        return StoppedBridge(data_dir)
-    urls = _urls(url, http_port)
-    if not urls:
+    urls = _urls(url, http_port) if data_dir is None else []
+    if data_dir is None and not urls:
         raise SettingsError("give --http-port or --url of a running bridge, or --data-dir of a stopped one")
-    return RunningInstances(urls, None if token_file is None else read_token(token_file))
+    token = None if token_file is None or data_dir is not None else read_token(token_file)
+    return Source([ApiClient(each, "--http-port", token) for each in urls], data_dir)
 
 
 def _urls(url: list[str] | None, http_port: int | None) -> list[str]:

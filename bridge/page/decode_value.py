@@ -1,7 +1,7 @@
 """Decode one value of a message by its schema. A program of its own, as the value may be a bomb: see schema_registry.
 
-    stdin    JSON: url (of the registry), auth (user:password, or null), value (base64)
-    stdout   JSON: kind and text; or reason
+    question    url (of the registry), auth (user:password, or null), value (base64)
+    answer      kind and text; or reason
 
 A value begins with a zero byte and the 4-byte id of its schema, as Confluent's serializers write it (docs.confluent.io,
 "Wire format"). A value of Protobuf then has the indexes of its message type.
@@ -10,7 +10,6 @@ A value begins with a zero byte and the 4-byte id of its schema, as Confluent's 
 import base64
 import json
 import resource
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from http.client import HTTPConnection, HTTPSConnection
@@ -151,19 +150,14 @@ def _getter(url: str, auth: str | None) -> Get:
     return get
 
 
-def main() -> None:
+def answer(asked: dict[str, Any]) -> dict[str, str]:
+    """Answer the question of the program."""
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S, _CPU_S))
-    asked = json.load(sys.stdin)
     try:
         kind, text = decoded(base64.b64decode(asked["value"]), _getter(asked["url"], asked["auth"]))
-        answer = {"kind": kind, "text": text[:_MAX_TEXT]}
     except OSError as wrong:
-        answer = {"reason": f"the schema registry gave no schema: {wrong}"}
+        return {"reason": f"the schema registry gave no schema: {wrong}"}
     except Exception as wrong:  # noqa: BLE001 - whatever a library says of a sender's bytes is the answer
-        answer = {"reason": f"it does not fit its schema: {type(wrong).__name__}: {wrong}"[:500]}
-    json.dump(answer, sys.stdout)
-
-
-if __name__ == "__main__":
-    main()
+        return {"reason": f"it does not fit its schema: {type(wrong).__name__}: {wrong}"[:500]}
+    return {"kind": kind, "text": text[:_MAX_TEXT]}

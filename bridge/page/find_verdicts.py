@@ -1,14 +1,12 @@
 """Read an audit's verdicts on timers from its tables. A program of its own, as they may be large: see audit_tables.
 
-    stdin    JSON: place (the audit's --out), origins
-    stdout   JSON: verdicts, or reason
+    question    place (the audit's --out), origins
+    answer      verdicts, or reason
 
 A part of a daily or streaming audit counts if it has spans, which are written last. Rows of later parts replace others.
 """
 
-import json
 import posixpath
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +64,9 @@ def _files_by_part(system: fs.FileSystem, folder: str) -> dict[str, list[str]]:
     return files
 
 
-def main() -> None:
-    asked = json.load(sys.stdin)
+def answer(asked: dict[str, Any]) -> dict[str, Any]:
+    """Answer the question of the program."""
     try:
-        told: dict[str, Any] = {"verdicts": verdicts(asked["place"], asked["origins"])}
+        return {"verdicts": verdicts(asked["place"], asked["origins"])}
     except (OSError, pa.ArrowException) as wrong:
-        told = {"reason": str(wrong)}
-    json.dump(told, sys.stdout)
-
-
-if __name__ == "__main__":
-    main()
+        return {"reason": str(wrong)}

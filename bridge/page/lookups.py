@@ -24,10 +24,11 @@ _MOST_ORIGINS = 100
 
 
 class ChildProgram:
-    """`module` is run with python -m, once for each question; at most two run at a time."""
+    """Answer questions by `answer` of `module`, in a process for each; at most two run at a time."""
 
     def __init__(self, module: str) -> None:
-        self._command = (sys.executable, "-m", module)
+        code = f"import json, sys; from {module} import answer; json.dump(answer(json.load(sys.stdin)), sys.stdout)"
+        self._command = (sys.executable, "-c", code)
         self._slots = asyncio.Semaphore(_MOST_AT_ONCE)
 
     async def ask(self, asked: Mapping[str, Any]) -> dict[str, Any] | None:

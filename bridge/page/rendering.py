@@ -54,7 +54,6 @@ def templates(folder: Path, now_ms: Callable[[], int]) -> Environment:
         "base64": lambda raw: base64.b64encode(raw).decode(),
         "instant": instant_text,
         "minute": lambda at_ms: instant_text(at_ms).replace(":00.000Z", "Z"),
-        "second": lambda at_ms: instant_text(at_ms)[11:19],
         "away": away,
         "span": lambda span_ms: span_text(max(0, span_ms)),
         "plain": plain,

@@ -90,10 +90,10 @@ class LoopQueries:
     async def search(self, search: Search, now_ms: Callable[[], int]) -> Listing:
         """Run the search to its end, over as many turns as it takes."""
         end_s = time.monotonic() + _MAX_SEARCH_S
-        while (found := await self.ask(lambda bridge: search.step(bridge, now_ms(), deadline()))) is None:
+        while not await self.ask(lambda bridge: search.step(bridge, now_ms(), deadline())):
             if time.monotonic() >= end_s:
                 raise HTTPException(503, f"the search was not done in {_MAX_SEARCH_S:.0f} s: narrow it, or ask again")
-        return found()
+        return search.listing()
 
 
 class HttpConnection(H11Protocol):

@@ -35,7 +35,7 @@ from bridge.page.lookups import AuditTables, SchemaRegistry
 from bridge.page.rendering import SPANS, Span, Timeline, templates, timeline, timers_as_csv, value_text
 from bridge.page.sessions import SESSION_S, Authenticator, Caller, Role
 from bridge.partition.options import parse_instant_ms
-from bridge.query.search import Content
+from bridge.query.search import MAX_LISTED, Content, Question, Selector
 from schemas.receipts import Kind
 
 Handler = Callable[[Request, Caller], Awaitable[Response]]
@@ -54,7 +54,7 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-_SELECTOR = tuple(requests.Selector.model_fields)
+_SELECTOR = tuple(Selector.model_fields)
 _WITHOUT_ZONE = re.compile(r"\d+-\d\d-\d\dT[\d:.]+")
 """Form of a time field as a browser sends it. page.js adds the zone."""
 _ORIGIN = re.compile(r"[^/]+/\d+/\d+")
@@ -88,6 +88,11 @@ class HtmlPages:
         """By name. The latest MAX_KEPT that have ended can be shown; the audit log has all results."""
 
     def routes(self) -> list[BaseRoute]:
+        changes: dict[str, Handler] = {"/rejected/redrive": self._redrive}
+        for action in TIMER_ACTIONS + TOPIC_ACTIONS:
+            changes[f"/{action.about}/{action.name}"] = partial(self._act, action)
+        for action in SELECTION_ACTIONS:
+            changes[f"/selection/{action.name}"] = partial(self._act_on_selection, action)
         return [
             Mount("/static", StaticFiles(directory=_FOLDER / "static")),
             Route("/login", self._guarded(self._login), methods=["GET", "POST"]),
@@ -102,15 +107,7 @@ class HtmlPages:
             self._route("/selection/progress", self._progress),
             self._route("/logout", self._logout, "POST"),
             self._route("/selection/count", self._count, "POST"),
-            self._route("/rejected/redrive", self._redrive, "POST", "operate"),
-            *(
-                self._route(f"/{each.about}/{each.name}", partial(self._act, each), "POST", "operate")
-                for each in TIMER_ACTIONS + TOPIC_ACTIONS
-            ),
-            *(
-                self._route(f"/selection/{each.name}", partial(self._act_on_selection, each), "POST", "operate")
-                for each in SELECTION_ACTIONS
-            ),
+            *(self._route(path, change, "POST", "operate") for path, change in changes.items()),
         ]
 
     # -- authentication
@@ -183,7 +180,7 @@ class HtmlPages:
         if span not in SPANS:
             span = "day"
         from_ms = parse_instant_ms(asked["from"]) if "from" in asked else self._now_ms()
-        overview = await self._api.reads.overview(caller, requests.Question())
+        overview = await self._api.reads.overview(caller, Question())
         pending = await self._api.reads.pending(caller, requests.PendingAsked(bucket=SPANS[span].bucket_ms))
         return self._page(
             request,
@@ -222,7 +219,7 @@ class HtmlPages:
         return self._page(request, "timers.html", found=found, asked=asked, actions=SELECTION_ACTIONS, **values)
 
     async def _download(self, request: Request, caller: Caller) -> Response:
-        asked = requests.TimersAsked(**_selector_in(request.query_params), limit=requests.MAX_LISTED, content=True)
+        asked = requests.TimersAsked(**_selector_in(request.query_params), limit=MAX_LISTED, content=True)
         found = await self._api.reads.timers(caller, asked)
         if found.missing:
             raise HTTPException(503, f"{found.missing[0].partition}: {found.missing[0].why}; nothing was downloaded")

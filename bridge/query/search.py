@@ -1,8 +1,8 @@
 """List pending timers in due order, or the latest first, searched in short steps so that deliveries do not wait.
 
     search = Search(filter_)
-    found = search.step(bridge, now_ms, should_stop)    one step after each turn, as long as not should_stop()
-    found()                                             after the last one: the first `limit`, and the count of all
+    is_done = search.step(bridge, now_ms, should_stop)    one step after each turn, as long as not should_stop()
+    search.listing()                                      after the last one: the first `limit`, and the count of all
 
 The log is not in due order, so all of it is scanned: rows of 60 bytes, and bodies only to match key or header. A timer
 that is rolled meanwhile may be counted twice or not at all, but is never listed twice.
@@ -11,23 +11,27 @@ One timer in full is found by its id, or by the offset of its request. Bytes tha
 """
 
 import base64
+import hashlib
+import json
 from codecs import utf_8_decode
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 
 from bridge.loop.loop import Bridge
+from bridge.partition.options import parse_instant_ms
 from bridge.partition.partition import Partition
 from bridge.partition.request import occurrence_of
 from bridge.query.summary import Bucket, Timer, merge_buckets, named_bodies, state_in
 from kafka_timer import Sent
+from kafka_timer.durations import duration_text, parse_duration_ms
 from kafka_timer.headers import MAX_INT64, PAUSED_MS
+from kafka_timer.instants import SECONDS_BELOW
 from kafka_timer.origin import TimerPartition
 from schemas.journal import CopyInFlight
 from schemas.recurrence import described, due_times
@@ -35,6 +39,8 @@ from timer.format.body import Body, Peek, unpack_headers
 from timer.format.unit import NO_ROWS, TIMER_ROW, Rows, topic_hash
 
 _BODIES_AT_ONCE = 64
+MAX_LISTED = 20_000
+_MAX_BUCKETS = 1000
 MAX_SHOWN_BYTES = 64 << 10
 """Most bytes of a value that are shown."""
 _PREVIEW_BYTES = 200
@@ -56,47 +62,92 @@ class SearchPosition(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> "SearchPosition":
         """Parse the text of a position. Raises ValueError."""
-        due_ms, topic, partition, origin_offset = text.split(",")
-        return cls(int(due_ms), TimerPartition(topic, int(partition)), int(origin_offset))
+        try:
+            due_ms, topic, partition, origin_offset = text.split(",")
+            return cls(int(due_ms), TimerPartition(topic, int(partition)), int(origin_offset))
+        except ValueError:
+            raise ValueError("give `after` of the previous page") from None
 
 
-class TimerFilter(NamedTuple):
-    """Which timers, and what of them. None or empty matches all. `due_to_ms` is exclusive."""
+class Question(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
-    topic: str | None = None
-    key_prefix: bytes = b""
-    key_part: bytes = b""
-    """Bytes anywhere in the key."""
-    origins: frozenset[tuple[TimerPartition, int]] = frozenset()
-    header: tuple[str, bytes | None] | None = None
-    """A header of the request; a value of None matches any."""
-    rule: str = ""
-    """A part of the rule of recurring timers, as `described` gives it; ANY_RULE: all of them."""
-    is_paused: bool | None = None
-    """True: timers that were paused themselves, whatever their topic does."""
-    due_from_ms: int = 0
-    due_to_ms: int = MAX_INT64
-    after: SearchPosition | None = None
-    limit: int = 100
-    bucket_ms: int | None = None
-    """If given, also count by due time in buckets of this width."""
-    is_latest_first: bool = False
-    has_content: bool = False
-    """True if keys, rules and the beginning of values are listed too."""
+
+def _instant(value: object) -> object:
+    # An earlier ISO text finds the same timers. Peers get the number, and would refuse a smaller one.
+    return max(parse_instant_ms(str(value)), SECONDS_BELOW) if value else None
+
+
+def parsed_by(parse: Callable[[str], int]) -> BeforeValidator:
+    """Parse the text of a query; pass our own numbers through."""
+    return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
+
+
+def _origins(text: str) -> str:
+    """Check and join them by single spaces: a browser sends other ones."""
+    return " ".join("/".join(map(str, Sent.parse(each))) for each in text.split())
+
+
+WITH_UNIT = PlainSerializer(lambda ms: "-" * (ms < 0) + duration_text(abs(ms)), when_used="unless-none")
+After = Annotated[str, AfterValidator(lambda text: str(SearchPosition.parse(text)))] | None
+Instant = Annotated[int | None, BeforeValidator(_instant)]
+"""Epoch ms, or ISO 8601 with a zone."""
+
+
+class Selector(Question):
+    """Selects pending timers. A field that is left out or empty matches all. Validators raise ValueError."""
+
+    topic: str | None = Field(None, description="The target topic.")
+    key_prefix: str | None = Field(None, description="The beginning of the request's key.")
+    key: str | None = Field(None, description="Text anywhere in the request's key.")
+    due_from: Instant = None
+    due_to: Instant = Field(None, description="Exclusive.")
+    header: str | None = Field(None, description="name=value, or name alone for any value; of the request.")
+    rule: str | None = Field(
+        None, description="A part of the rule of recurring timers, such as `every 1h`; any: all of them."
+    )
+    paused: bool | None = Field(None, description="Timers that were paused one by one: true or false.")
+    origins: Annotated[str, AfterValidator(_origins)] | None = Field(
+        None, description="topic/partition/offset of their first requests, separated by spaces."
+    )
+
+    def digest(self) -> str:
+        text = json.dumps(self.model_dump(exclude_none=True), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def matches_body(self, body: Body) -> bool:
         """True if topic, key, rule and header match."""
-        key = body.key or b""
-        if self.topic not in (None, body.target) or not key.startswith(self.key_prefix) or self.key_part not in key:
+        key, (name, equals, value) = body.key or b"", (self.header or "").partition("=")
+        if self.topic and self.topic != body.target:
+            return False
+        if not key.startswith((self.key_prefix or "").encode()) or (self.key or "").encode() not in key:
             return False
         if self.rule:
             occurrence = occurrence_of(body)
             if occurrence is None or (self.rule != ANY_RULE and self.rule not in described(occurrence.rule)):
                 return False
-        if self.header is None:
-            return True
-        name, value = self.header
-        return any(own == name and value in (None, given) for own, given in unpack_headers(body.headers))
+        headers = unpack_headers(body.headers) if name else ()
+        return not name or any(own == name and (not equals or given == value.encode()) for own, given in headers)
+
+
+class TimerFilter(Selector):
+    """Which timers, and what of them."""
+
+    after: After = Field(None, description="`after` of the previous page.")
+    limit: int = Field(100, ge=0, le=MAX_LISTED, description="0: only their number.")
+    bucket: Annotated[int | None, parsed_by(parse_duration_ms), WITH_UNIT] = Field(
+        None, gt=0, description="Counts by due time too: 1m, 1h; give due_from and due_to."
+    )
+    order: Literal["first", "latest"] = Field("first", description="latest: in reverse order of due times.")
+    content: bool = Field(False, description="True: with key, rule, and the beginning of the value.")
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        if self.bucket is None:
+            return self
+        if self.due_from is None or self.due_to is None or self.due_to - self.due_from > _MAX_BUCKETS * self.bucket:
+            raise ValueError(f"bucket: give due_from and due_to, at most {_MAX_BUCKETS} buckets apart")
+        return self
 
 
 class Content(BaseModel):
@@ -205,10 +256,7 @@ def content_fields(body: Body, most_bytes: int) -> dict[str, Any]:
 def merge_listings(parts: Iterable[Listing], at_ms: int, limit: int, *, is_latest_first: bool = False) -> Listing:
     """Return the first `limit` timers of all parts, up to where every part is complete."""
     listings = list(parts)
-    of_topic: dict[str, list[Bucket]] = defaultdict(list)
-    for each in listings:
-        for topic, buckets in each.topics.items():
-            of_topic[topic] += buckets
+    topics = sorted({topic for each in listings for topic in each.topics})
     ends = [SearchPosition.parse(each.after) for each in listings if each.after is not None]
     complete_to = (max if is_latest_first else min)(ends, default=None)
     places = ((timer.place, timer) for each in listings for timer in each.timers)
@@ -224,7 +272,9 @@ def merge_listings(parts: Iterable[Listing], at_ms: int, limit: int, *, is_lates
         timers=[timer for _, timer in found],
         after=None if complete_to is None else str(complete_to),
         histogram=merge_buckets(bucket for each in listings for bucket in each.histogram),
-        topics={topic: merge_buckets(buckets) for topic, buckets in sorted(of_topic.items())},
+        topics={
+            topic: merge_buckets(part for each in listings for part in each.topics.get(topic, ())) for topic in topics
+        },
         partitions=[name for each in listings for name in each.partitions],
     )
 
@@ -234,7 +284,9 @@ class Search:
 
     def __init__(self, filter_: TimerFilter) -> None:
         self._filter = filter_
-        self._sign = -1 if filter_.is_latest_first else 1
+        self._sign = -1 if filter_.order == "latest" else 1
+        self._after = None if filter_.after is None else SearchPosition.parse(filter_.after)
+        self._origins = [Sent.parse(each) for each in (filter_.origins or "").split()]
         self._rows: dict[TimerPartition, Rows] = {}
         self._matching = 0
         self._buckets: dict[int, Counter[int]] = defaultdict(Counter)
@@ -244,17 +296,13 @@ class Search:
         self._timers: list[NamedTimer] = []
         self._steps = self._search()
 
-    def step(
-        self, bridge: Bridge, now_ms: int, should_stop: Callable[[], bool] = lambda: False
-    ) -> Callable[[], Listing] | None:
-        """Do the next part. Once the search is done, return what builds the result. Raises CorruptStoreError.
-
-        Many buckets take long to build: not in the loop's thread.
-        """
+    def step(self, bridge: Bridge, now_ms: int, should_stop: Callable[[], bool] = lambda: False) -> bool:
+        """Do the next part. Return True once the search is done. Raises CorruptStoreError."""
         self._bridge, self._at_ms, self._should_stop = bridge, now_ms, should_stop
-        return next(self._steps)
+        return next(self._steps, True)
 
-    def _listing(self, partitions: list[str]) -> Listing:
+    def listing(self) -> Listing:
+        """Build the result. Many buckets take long: not in the loop's thread."""
         places = self._chosen
         after = str(places[-1][0]) if 0 < len(places) < self._matching else None
         of_topic = {
@@ -268,27 +316,26 @@ class Search:
             after=after,
             histogram=merge_buckets(bucket for buckets in of_topic.values() for bucket in buckets),
             topics={self._topics[hash_]: buckets for hash_, buckets in of_topic.items() if hash_ in self._topics},
-            partitions=partitions,
+            partitions=self._covered,
         )
 
-    def _search(self) -> Iterator[Callable[[], Listing] | None]:
-        """Yield None where a step ends, at last what builds the result."""
+    def _search(self) -> Iterator[bool]:
+        """Yield False where a step ends."""
         self._partitions = dict(self._bridge.partitions)
         for timer_partition in sorted(self._partitions):
             first: int | None = 0
             while first is not None:
                 first = self._scan_rows(timer_partition, first)
                 if self._should_stop():
-                    yield None
+                    yield False
         self._chosen = self._choose_first()
         if self._buckets:
             self._topics = {topic_hash(topic): topic for topic in self._bridge.due_hours()}
         for place, at in self._chosen:
             self._list_timer(place, at)
             if self._should_stop():
-                yield None
-        still_open = [str(each) for each in sorted(self._partitions) if self._still_open(each) is not None]
-        yield partial(self._listing, still_open)
+                yield False
+        self._covered = [str(each) for each in sorted(self._partitions) if self._still_open(each) is not None]
 
     def _still_open(self, timer_partition: TimerPartition) -> Partition | None:
         """Return the partition, or None if it was closed or opened again: then its units are others."""
@@ -305,7 +352,7 @@ class Search:
         rows, following = owned.store.queries.list_pending(first)
         rows = rows[rows["unit"] >= first]
         rows, filter_ = rows[self._matches_row(timer_partition, rows)], self._filter
-        if filter_.key_prefix or filter_.key_part or filter_.rule or filter_.header:
+        if filter_.key_prefix or filter_.key or filter_.rule or filter_.header:
             rows, stopped_at = self._match_bodies(owned, rows)
             following = following if stopped_at is None else stopped_at
         elif following is None:  # keys and headers of copies in flight are not here
@@ -320,19 +367,21 @@ class Search:
     def _matches_row(self, timer_partition: TimerPartition, rows: Rows) -> NDArray[np.bool_]:
         """Match what is in the row."""
         filter_, due = self._filter, rows["due_ms"] % PAUSED_MS
-        matches: NDArray[np.bool_] = (due >= filter_.due_from_ms) & (due < filter_.due_to_ms)
-        if filter_.topic is not None:
+        matches: NDArray[np.bool_] = due >= (filter_.due_from or 0)
+        if filter_.due_to is not None:
+            matches &= due < filter_.due_to
+        if filter_.topic:
             matches &= rows["topic_hash"] == topic_hash(filter_.topic)
-        if filter_.is_paused is not None:
-            matches &= (rows["due_ms"] >= PAUSED_MS) == filter_.is_paused
-        if filter_.after is not None:
-            (due_ms, at, origin_offset), sign = filter_.after, self._sign
-            is_after = np.full(len(rows), (timer_partition > at) != filter_.is_latest_first)
+        if filter_.paused is not None:
+            matches &= (rows["due_ms"] >= PAUSED_MS) == filter_.paused
+        if self._after is not None:
+            (due_ms, at, origin_offset), sign = self._after, self._sign
+            is_after = np.full(len(rows), (timer_partition > at) == (sign > 0))
             if timer_partition == at:
                 is_after = sign * (rows["origin"] - origin_offset) > 0
             matches &= (sign * (due - due_ms) > 0) | ((due == due_ms) & is_after)
-        if filter_.origins:
-            own = [offset for partition, offset in filter_.origins if partition == timer_partition]
+        if self._origins:
+            own = [each.offset for each in self._origins if each[:2] == timer_partition]
             matches &= np.isin(rows["origin"], own)
         return matches
 
@@ -350,8 +399,8 @@ class Search:
         """Count rows, and keep the first `limit` in due order. A paused timer counts by its own due time."""
         rows["due_ms"] %= PAUSED_MS
         self._matching += len(rows)
-        if self._filter.bucket_ms is not None:
-            self._count(rows, self._filter.bucket_ms)
+        if self._filter.bucket is not None:
+            self._count(rows, self._filter.bucket)
         limit, kept = self._filter.limit, self._rows.get(timer_partition, NO_ROWS)
         if limit == len(kept):  # the usual case, and a sort is expensive
             due, sign = rows["due_ms"], self._sign
@@ -382,7 +431,7 @@ class Search:
         for timer_partition, rows in self._rows.items():
             for unit, due_ms, origin_offset in rows[["unit", "due_ms", "origin"]].tolist():
                 found[timer_partition, origin_offset] = SearchPosition(due_ms, timer_partition, origin_offset), unit
-        ordered = sorted(found.values(), key=itemgetter(0), reverse=self._filter.is_latest_first)
+        ordered = sorted(found.values(), key=itemgetter(0), reverse=self._sign < 0)
         return ordered[: self._filter.limit]
 
     def _list_timer(self, place: SearchPosition, unit: int) -> None:
@@ -399,7 +448,7 @@ class Search:
             return
         more: dict[str, Any] = {}
         peek: Body | Peek = owned.store.queries.peek(row)
-        if self._filter.has_content:
+        if self._filter.content:
             (peek,) = owned.store.queries.bodies(row)
             more = content_fields(peek, _PREVIEW_BYTES)
         more |= id_fields(peek.id)

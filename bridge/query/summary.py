@@ -7,7 +7,7 @@
 A timer whose copy is in flight (rolling) is counted too. Times are epoch ms.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Literal, Self
 
@@ -210,15 +210,12 @@ def _least(times_ms: Iterable[int | None]) -> int | None:
 
 def merge_pending(parts: Sequence[Pending]) -> Pending:
     """Merge at least one summary; all have the same bucket width."""
-    of_topic: dict[str, list[TopicPending]] = defaultdict(list)
-    for part in parts:
-        for target, own in part.topics.items():
-            of_topic[target].append(own)
+    targets = sorted({target for part in parts for target in part.topics})
     sizes = [(topic, own.pending_bytes, own.store_bytes) for part in parts for topic, own in part.timer_topics.items()]
     return Pending(
         at_ms=parts[0].at_ms,
         pending=sum(part.pending for part in parts),
-        topics={target: _sum(some) for target, some in sorted(of_topic.items())},
+        topics={target: _sum([part.topics[target] for part in parts if target in part.topics]) for target in targets},
         shards={name: count for part in parts for name, count in part.shards.items()},
         timer_topics=_add_up_bytes(sizes),
         recovering=sorted({name for part in parts for name in part.recovering}),

@@ -121,17 +121,13 @@ CHOSEN = ["--select", "key=k1", "--cancel", "--apply"]
     ("arguments", "told"),
     [
         (["--select", "value=x"], "write one of topic=..., key=..."),
-        (["--select", "topic"], "write one of topic=..., key=..."),
         (["--select", "topic=a", "--select", "topic=b"], "topic is given twice"),
         (["--select", "due-to=soon"], "due_to: 'soon' is no instant"),
         (["--cancel"], "--cancel, --move-by, --release, --pause, --resume and --apply act on what --select names"),
         (["--select", "topic=a", "--cancel", "--release"], "give one of them"),
-        (["--select", "topic=a", "--pause", "--resume"], "give one of them"),
         (["--topic", "orders", *CHOSEN], "--topic: leave it out if --select is given: write --select topic=..."),
         (["--id", "id-1", *CHOSEN], "if --select is given: `timer-bridge cancel`, `move`, `release`, `pause`"),
         (["--data-dir", ".", *CHOSEN], "--data-dir: leave it out if --select is given: only running bridges"),
-        (["--json", *CHOSEN], "--json: leave it out if --select is given: "),
-        (["--bucket", "1h", *CHOSEN], "--bucket: leave it out if --select is given: "),
     ],
 )
 def test_an_invalid_selection_is_refused_with_the_remedy(

@@ -13,7 +13,6 @@ from typer.testing import Result
 from bridge.cli.api_client import ApiClient
 from bridge.cli.tests.test_store_commands import disk_in, never_checkpointed
 from bridge.cli.tests.test_store_commands import run as command
-from bridge.config.data_directory import DataDir
 from bridge.errors import BridgeError, SettingsError, exit_code_of
 from bridge.partition.copies import id_hash
 from bridge.tests.simulation.http_fakes import answering, http
@@ -105,14 +104,6 @@ def test_one_id(data_dir: Path) -> None:
         with pytest.raises(BridgeError, match=f"no timer is pending under '{id_}'") as none:
             run("--data-dir", data_dir, "--id", id_)
         assert exit_code_of(none.value) == 1
-
-
-def test_the_directory_of_a_running_bridge_is_left_alone_with_the_remedy(data_dir: Path) -> None:
-    running = DataDir(data_dir)
-    with pytest.raises(SettingsError, match=r"a bridge is running on .*: ask it by its --http-port") as told:
-        run("--data-dir", data_dir)
-    running.close()
-    assert exit_code_of(told.value) == 2
 
 
 def test_a_store_without_a_checkpoint_is_not_reported_as_empty(tmp_path: Path) -> None:

@@ -186,22 +186,11 @@ def test_export_writes_every_pending_timer_whole(data_dir: Path, store: Path, tm
     assert sorted(table["origin_offset"].to_pylist()) == sorted(alive)
     for row in table.to_pylist():
         visit_ms, body = alive[row["origin_offset"]]
-        assert row == {
-            "topic": "timer.requests",
-            "partition": 0,
-            "origin_offset": body.origin_offset,
-            "target": body.target,
-            "target_partition": None if body.partition < 0 else body.partition,
-            "due_ms": body.due_ms,
-            "visit_ms": visit_ms,
-            "timestamp_ms": START_MS,
-            "rolls": body.rolls,
-            "id": body.id,
-            "key": body.key,
-            "value": body.value,
-            "headers": [{"name": name, "value": value} for name, value in unpack_headers(body.headers)],
-            "is_paused": False,
-        }
+        names = ("origin_offset", "target", "due_ms", "rolls", "id", "key", "value")
+        where = {"topic": "timer.requests", "partition": 0, "visit_ms": visit_ms, "timestamp_ms": START_MS}
+        headers = [{"name": name, "value": value} for name, value in unpack_headers(body.headers)]
+        target = {"target_partition": None if body.partition < 0 else body.partition, "is_paused": False}
+        assert row == {name: getattr(body, name) for name in names} | where | target | {"headers": headers}
     assert {row["value"] for row in table.to_pylist()} >= {None}
     assert files_below(data_dir) == before
 

@@ -35,7 +35,7 @@ from bridge.page.api.timer_requests import RequestSender, SendProgress, SendRequ
 from bridge.page.guard import Reader
 from bridge.page.sessions import Caller
 from bridge.ports import Clock
-from bridge.query.search import NamedTimer
+from bridge.query.search import NamedTimer, Selector
 from kafka_timer import Repeat, Sent, TimerOperator
 
 SentRequests = list["Future[Sent]"]
@@ -54,9 +54,6 @@ class Action(NamedTuple):
     summary: str
     request_model: type[requests.ActionAsked]
     send: Callable[[TimerOperator, Any], SentRequests]
-    selection_model: type[requests.SelectionActed] = requests.SelectionActed
-    still_matches: bool = False
-    """True if timers still match their selection after the action. It then acts on all of them, or on none."""
 
     @property
     def about(self) -> Literal["timer", "topic"]:
@@ -66,6 +63,15 @@ class Action(NamedTuple):
     def has_place(self) -> bool:
         """True if the request may name a partition. Selections are allowed then."""
         return issubclass(self.request_model, PlacedAsked)
+
+    @property
+    def still_matches(self) -> bool:
+        """True if timers still match their selection after the action. It then acts on all of them, or on none."""
+        return self.name == "move"
+
+    @property
+    def selection_model(self) -> type[requests.SelectionActed]:
+        return requests.SelectionMoved if self.name == "move" else requests.SelectionActed
 
     @property
     def is_destructive(self) -> bool:
@@ -116,15 +122,7 @@ def _move(timers: TimerOperator, asked: requests.MoveAsked) -> SentRequests:
 _ALL = (
     Action("schedule", "New timer", "Deliver a message later, once or by a rule.", requests.ScheduleAsked, _schedule),
     Action("cancel", "Cancel", "End what is pending under an id.", requests.CancelAsked, _cancel),
-    Action(
-        "move",
-        "Move",
-        "Give what is pending under an id another due time.",
-        requests.MoveAsked,
-        _move,
-        selection_model=requests.SelectionMoved,
-        still_matches=True,
-    ),
+    Action("move", "Move", "Give what is pending under an id another due time.", requests.MoveAsked, _move),
     Action("release", "Release now", "Make it due now.", PlacedAsked, _placed(TimerOperator.release)),
     Action("pause", "Pause", "Let it wait until it is resumed.", PlacedAsked, _placed(TimerOperator.pause_timer)),
     Action(
@@ -141,7 +139,7 @@ TOPIC_ACTIONS = tuple(action for action in _ALL if action.about == "topic")
 SELECTION_ACTIONS = tuple(action for action in TIMER_ACTIONS if action.has_place)
 
 
-def token_of(selector: requests.Selector, timers: Iterable[NamedTimer], now_ms: int) -> str:
+def token_of(selector: Selector, timers: Iterable[NamedTimer], now_ms: int) -> str:
     digests = b"".join(digest_of_timer(timer) for timer in timers)
     return f"{now_ms}.{selector.digest()}.{base64.urlsafe_b64encode(digests).decode()}"
 

@@ -18,7 +18,7 @@ from bridge.loop.loop import Bridge
 from bridge.observe.recent_traffic import Deliveries, joined_traffic, lateness_ms
 from bridge.page import guard as audit
 from bridge.page.api import responses
-from bridge.page.api.requests import API, Named, PendingAsked, Question, Read, TimerAsked, TimersAsked
+from bridge.page.api.requests import API, Named, PendingAsked, Read, TimerAsked, TimersAsked
 from bridge.page.api.responses import GroupFound, GroupListing, GroupPending, Instance
 from bridge.page.guard import Reader
 from bridge.page.peers import Peers
@@ -26,7 +26,7 @@ from bridge.page.server import LoopQueries
 from bridge.page.sessions import Caller
 from bridge.ports import Clock
 from bridge.probes import deadline
-from bridge.query.search import Listing, Search, find_timers, merge_listings
+from bridge.query.search import Listing, Question, Search, find_timers, merge_listings
 from bridge.query.summary import Pending, merge_pending, pending_in_bridge
 from kafka_timer.origin import TimerPartition
 
@@ -130,7 +130,7 @@ class GroupReads:
         return GroupPending(**whole.model_dump(), next_due_ms=whole.next_due(), missing=missing)
 
     async def timers(self, caller: Reader, asked: Annotated[TimersAsked, Query()]) -> GroupListing:
-        own = partial(self._queries.search, Search(asked.search_filter()), self._clock.now_ms)
+        own = partial(self._queries.search, Search(asked), self._clock.now_ms)
         more_s = asked.limit / _LISTED_PER_S
         parts, missing = await self._peers.ask_all(caller, f"{API}/timers", asked, Listing, own, more_s)
         whole = merge_listings(parts, self._clock.now_ms(), asked.limit, is_latest_first=asked.order == "latest")

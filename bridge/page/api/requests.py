@@ -1,46 +1,23 @@
 """Request models of the API: queries and JSON bodies. Validators raise ValueError for pydantic to report."""
 
 import base64
-import hashlib
-import json
-from collections.abc import Callable
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from bridge.partition.options import parse_instant_ms
-from bridge.query.search import NamedTimer, SearchPosition, TimerFilter
+from bridge.query.search import WITH_UNIT, After, NamedTimer, Question, Selector, TimerFilter, parsed_by
 from bridge.query.summary import parse_bucket_ms
 from kafka_timer import Sent
-from kafka_timer.durations import duration_text, parse_duration_ms
-from kafka_timer.headers import MAX_INT64
-from kafka_timer.instants import SECONDS_BELOW
-from kafka_timer.origin import TimerPartition
+from kafka_timer.durations import parse_duration_ms
 from schemas.receipts import Kind
 from timer.index.due_counts import HOUR_MS
 
 API = "/api/v1"
-MAX_LISTED = 20_000
 _MAX_REJECTED = 1000
-_MAX_BUCKETS = 1000
-
-
-class Question(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Read(Question):
     local: bool = Field(False, description="Answer from the asked instance alone.")
-
-
-def _instant(value: object) -> object:
-    # An earlier ISO text finds the same timers. Peers get the number, and would refuse a smaller one.
-    return max(parse_instant_ms(str(value)), SECONDS_BELOW) if value else None
-
-
-def _parsed_by(parse: Callable[[str], int]) -> BeforeValidator:
-    """Parse the text of a query; pass our own numbers through."""
-    return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
 
 
 def _shift_ms(value: object) -> int:
@@ -49,92 +26,15 @@ def _shift_ms(value: object) -> int:
     return -ms if str(value).startswith("-") else ms
 
 
-_WithUnit = PlainSerializer(lambda ms: "-" * (ms < 0) + duration_text(abs(ms)), when_used="unless-none")
-
-
-def _place(value: object) -> object:
-    try:
-        return str(SearchPosition.parse(value)) if isinstance(value, str) else value
-    except (ValueError, TypeError):
-        raise ValueError("give `after` of the previous page") from None
-
-
-def _origins(value: object) -> object:
-    """Check and join them by single spaces: a browser sends other ones."""
-    return " ".join("/".join(map(str, Sent.parse(each))) for each in value.split()) if isinstance(value, str) else value
-
-
-After = Annotated[str | None, BeforeValidator(_place)]
-Instant = Annotated[int | None, BeforeValidator(_instant)]
-"""Epoch ms, or ISO 8601 with a zone."""
-
-
 class PendingAsked(Read):
     topic: str | None = Field(None, description="Only this target topic.")
-    bucket: Annotated[int, _parsed_by(parse_bucket_ms), _WithUnit] = Field(
+    bucket: Annotated[int, parsed_by(parse_bucket_ms), WITH_UNIT] = Field(
         HOUR_MS, description="Whole hours: 1h, 6h, 1d."
     )
 
 
-class Selector(Question):
-    """Selects pending timers. A field that is left out matches all."""
-
-    topic: str | None = Field(None, description="The target topic.")
-    key_prefix: str | None = Field(None, description="The beginning of the request's key.")
-    key: str | None = Field(None, description="Text anywhere in the request's key.")
-    due_from: Instant = None
-    due_to: Instant = Field(None, description="Exclusive.")
-    header: str | None = Field(None, description="name=value, or name alone for any value; of the request.")
-    rule: str | None = Field(
-        None, description="A part of the rule of recurring timers, such as `every 1h`; any: all of them."
-    )
-    paused: bool | None = Field(None, description="Timers that were paused one by one: true or false.")
-    origins: Annotated[str | None, BeforeValidator(_origins)] = Field(
-        None, description="topic/partition/offset of their first requests, separated by spaces."
-    )
-
-    def digest(self) -> str:
-        text = json.dumps(self.model_dump(exclude_none=True), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-class TimersAsked(Selector, Read):
-    after: After = Field(None, description="`after` of the previous page.")
-    limit: int = Field(100, ge=0, le=MAX_LISTED, description="0: only their number.")
-    bucket: Annotated[int | None, _parsed_by(parse_duration_ms), _WithUnit] = Field(
-        None, gt=0, description="Counts by due time too: 1m, 1h; give due_from and due_to."
-    )
-
-    order: Literal["first", "latest"] = Field("first", description="latest: in reverse order of due times.")
-    content: bool = Field(False, description="True: with key, rule, and the beginning of the value.")
-
-    def search_filter(self) -> TimerFilter:
-        origins = [Sent.parse(each) for each in (self.origins or "").split()]
-        name, equals, value = (self.header or "").partition("=")
-        return TimerFilter(
-            topic=self.topic or None,
-            key_prefix=(self.key_prefix or "").encode(),
-            key_part=(self.key or "").encode(),
-            origins=frozenset((TimerPartition(*each[:2]), each.offset) for each in origins),
-            header=(name, value.encode() if equals else None) if name else None,
-            rule=self.rule or "",
-            is_paused=self.paused,
-            due_from_ms=self.due_from or 0,
-            due_to_ms=MAX_INT64 if self.due_to is None else self.due_to,
-            after=None if self.after is None else SearchPosition.parse(self.after),
-            limit=self.limit,
-            bucket_ms=self.bucket,
-            is_latest_first=self.order == "latest",
-            has_content=self.content,
-        )
-
-    @model_validator(mode="after")
-    def _bounded(self) -> "TimersAsked":
-        if self.bucket is None:
-            return self
-        if self.due_from is None or self.due_to is None or self.due_to - self.due_from > _MAX_BUCKETS * self.bucket:
-            raise ValueError(f"bucket: give due_from and due_to, at most {_MAX_BUCKETS} buckets apart")
-        return self
+class TimersAsked(TimerFilter, Read):
+    """A list of the asked instance, or of all."""
 
 
 class Named(Question):
@@ -252,7 +152,7 @@ class SelectionActed(SelectionAsked):
 
 
 class SelectionMoved(SelectionActed):
-    by: Annotated[int, BeforeValidator(_shift_ms), _WithUnit] = Field(
+    by: Annotated[int, BeforeValidator(_shift_ms), WITH_UNIT] = Field(
         description="Later by this: 1h, 30m; -1h is earlier."
     )
 

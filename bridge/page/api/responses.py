@@ -41,7 +41,14 @@ class PartitionState(BaseModel):
     pending: int | None = Field(default=None, description="Null while it recovers.")
 
 
-class Instance(BaseModel):
+class TargetTopics(BaseModel):
+    paused_topics: list[str] = Field(description="Paused target topics, in any partition.")
+    unavailable_topics: dict[str, int] = Field(
+        description="Target topics that take no records, each with the begin of that (epoch ms)."
+    )
+
+
+class Instance(TargetTopics):
     """One bridge instance, described by itself."""
 
     address: str
@@ -49,10 +56,6 @@ class Instance(BaseModel):
     at_ms: int
     not_ready: str = Field(description="Empty if it is ready, else the reason.")
     partitions: dict[str, PartitionState]
-    paused_topics: list[str] = Field(description="Paused target topics, in any partition.")
-    unavailable_topics: dict[str, int] = Field(
-        description="Target topics that take no records, each with the begin of that (epoch ms)."
-    )
     traffic: Traffic
     disk: Disk
     resident_bytes: int | None
@@ -73,7 +76,7 @@ class Lateness(Counts):
     p99_ms: int | None
 
 
-class Overview(BaseModel):
+class Overview(TargetTopics):
     """The whole group."""
 
     at_ms: int
@@ -85,10 +88,6 @@ class Overview(BaseModel):
     in_per_s: float = Field(description="Requests read, over the last minute.")
     out_per_s: float = Field(description="Timers delivered, over the last minute.")
     partitions: list[Owned]
-    paused_topics: list[str] = Field(description="Paused target topics, in any partition.")
-    unavailable_topics: dict[str, int] = Field(
-        description="Target topics that take no records, each with the begin of that (epoch ms)."
-    )
     instances: list[Instance]
     missing: list[Missing]
 

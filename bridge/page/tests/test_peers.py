@@ -8,16 +8,15 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 
 import pytest
 
-from bridge.config.secret_file import digest_of
 from bridge.config.settings import load
 from bridge.page.api.kafka import GroupView
 from bridge.page.api.requests import Read
 from bridge.page.api.responses import GroupFound, GroupListing
 from bridge.page.peers import PeerNetworks, Peers
-from bridge.page.sessions import ANONYMOUS, Authenticator, Token
+from bridge.page.sessions import ANONYMOUS, Authenticator
 from bridge.ports import Member
 from bridge.query.search import NamedTimer
-from bridge.tests.simulation.http_fakes import MemorySide, Place, answering, http
+from bridge.tests.simulation.http_fakes import MemorySide, answering, http
 from kafka_timer.origin import TimerPartition
 
 OWN, ITS, THIRD = (TimerPartition("t", number) for number in range(3))
@@ -71,6 +70,7 @@ async def _ask(peers: Peers, own: Callable[[], Awaitable[GroupListing]], more_s:
     [
         *((answer, NO_BRIDGE) for answer in (b"SSH-2.0-x\r\n\r\n", b"", http("{}"), PART)),
         (http("no", "500 Odd"), "answers 500"),
+        (http("", "302 Found", "Location: http://127.0.0.1:1/secret\r\n"), "answers 302"),
         (http('{"reason": "busy"}', "503 Busy"), "busy"),
         (http('{"reason": "' + "x" * 10_000 + '"}', "503 Busy"), "x" * 500),
     ],
@@ -123,14 +123,6 @@ def test_only_addresses_that_an_instance_can_have_are_asked() -> None:
     assert [each.allows("10.2.0.1") for each in (anywhere, narrow)] == [True, False]
 
 
-def test_a_redirect_of_a_peer_is_not_followed() -> None:
-    with answering(http(listing_of(ITS).model_dump_json())) as (inside, asked_inside):
-        with answering(http("", "302 Found", f"Location: http://{inside}/secret\r\n")) as (address, _):
-            _, missing = asked_of(peers_of(Member("m", address, frozenset({ITS}))))
-        assert missing == {"t/1": f"{address}: answers 302"}
-        assert asked_inside == []
-
-
 @pytest.mark.parametrize("begin", [b"", b"HTTP/1.1 200 OK\r\nX: ", http("{}")[:-1]])
 def test_peers_that_answer_byte_by_byte_time_out_and_hold_no_thread(begin: bytes) -> None:
     async def history(addresses: list[str]) -> list[GroupListing]:
@@ -172,25 +164,3 @@ def test_two_members_with_one_address_are_asked_once() -> None:
         members = (Member("m", address, frozenset({ITS})), Member("n", address, frozenset({THIRD})))
         parts, missing = asked_of(peers_of(*members))
     assert ([part.partitions for part in parts], missing, len(asked)) == ([["t/0"], ["t/1", "t/2"]], {}, 1)
-
-
-def test_a_peer_token_is_of_no_use_elsewhere() -> None:
-    token = Token("rita", "read", digest_of("r" * 32))
-    with Place([token]) as place, answering(http("{}")) as (address, asked):
-        place.addresses["two"] = address
-        status, told = place.pages[0].holding("r" * 32).get("/api/v1/timers")
-        assert (status, {each["why"] for each in told["missing"]}) == (200, {f"{address}: {NO_BRIDGE}"})
-        head = asked[0].decode().split("\r\n")
-        given = next(line.partition(": ")[2] for line in head if line.lower().startswith("authorization"))
-        query = head[0].split()[1]
-        for page in place.pages:
-            assert page.get(query, Authorization=given, Host=address)[0] == 401
-
-
-def test_a_worker_is_asked_at_its_path() -> None:
-    with answering(http(listing_of(ITS).model_dump_json())) as (address, asked):
-        parts, missing = asked_of(peers_of(Member("m", f"{address}/worker-2", frozenset({ITS}))))
-    assert ([part.partitions for part in parts], missing) == ([["t/0"], ["t/1"]], {})
-    head = asked[0].decode().split("\r\n")
-    assert head[0].startswith(f"GET /worker-2{PATH}?")
-    assert f"Host: {address}" in head

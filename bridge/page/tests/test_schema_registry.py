@@ -3,11 +3,9 @@
 import asyncio
 import base64
 import json
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -16,8 +14,15 @@ import fastavro
 import pytest
 from google.protobuf import descriptor_pb2, message_factory, timestamp_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse, RedirectResponse
+from starlette.routing import Mount
+from starlette.types import Receive, Scope, Send
 
+from bridge.dev.embedded_kafka import free_port
 from bridge.page.lookups import SchemaRegistry
+from bridge.page.server import serving
 from bridge.query.search import Content, content
 
 pytestmark = pytest.mark.thorough
@@ -35,49 +40,28 @@ ORDER = {
 USER = "reader:secret"
 
 
-class Registry(ThreadingHTTPServer):
+class Registry:
     """Answers by path, and notes who asked."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
         self.asked: list[tuple[str, str | None]] = []
-        super().__init__(("127.0.0.1", 0), _Handler)
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Registry
-
-    def do_GET(self) -> None:
-        self.server.asked.append((self.path, self.headers["Authorization"]))
-        found = self.server.answers.get(self.path)
-        body = json.dumps({"error_code": 40403} if found is None else found).encode()
-        if isinstance(found, str):
-            self.send_response(302)
-            self.send_header("Location", found)
-            self.end_headers()
-            return
-        self.send_response(404 if found is None else 200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = "?".join(each.decode() for each in (scope["raw_path"], scope["query_string"]) if each)
+        self.asked.append((path, Headers(scope=scope).get("authorization")))
+        found, status = self.answers.get(path, {"error_code": 40403}), 200 if path in self.answers else 404
+        response = RedirectResponse(found, 302) if isinstance(found, str) else JSONResponse(found, status)
+        await response(scope, receive, send)
 
 
 @pytest.fixture
 def registry() -> Iterator[Registry]:
-    server = Registry()
-    serving = threading.Thread(target=server.serve_forever)
-    serving.start()
-    yield server
-    server.shutdown()
-    serving.join()
-    server.server_close()
+    made = Registry()
+    with serving("127.0.0.1", made.port, Starlette(routes=[Mount("/", made.answer)])):
+        yield made
 
 
 def shown(registry: Registry, raw: bytes, auth_file: Path | None = None) -> tuple[str, str]:
@@ -116,17 +100,6 @@ def test_a_redirect_is_not_followed_as_it_would_get_the_password(registry: Regis
     kind, _ = shown(registry, named(7, b"x"), auth_file)
     assert "302" in kind
     assert [path for path, _ in registry.asked] == ["/schemas/ids/7"]
-
-
-def test_a_proxy_of_the_environment_does_not_get_the_password(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("no_proxy", "NO_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    registry.answers["/schemas/ids/7"] = {"schema": json.dumps(ORDER)}
-    order = {"id": "1", "price": Decimal("12.50"), "at": datetime(2026, 1, 2, tzinfo=UTC), "raw": b""}
-    assert shown(registry, named(7, avro(ORDER, order)))[0] == "Avro, by schema 7 of the registry"
 
 
 def test_references_of_avro_are_resolved_by_the_registry(registry: Registry) -> None:

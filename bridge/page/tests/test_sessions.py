@@ -72,16 +72,6 @@ def test_the_number_of_sessions_is_bounded_and_the_oldest_ends(access: Authentic
     assert [access.caller_by_session(each) for each in (sessions[0], sessions[1], sessions[-1])] == [None, otto, otto]
 
 
-def test_a_form_key_is_valid_only_for_its_session(access: Authenticator) -> None:
-    otto = Caller("otto", "operate")
-    session, other = access.log_in(otto), access.log_in(otto)
-    key = access.form_key(session)
-    assert access.is_form_key(key, session)
-    assert not access.is_form_key(key, other)
-    assert not access.is_form_key("é", session)
-    assert not access.is_form_key("", session)
-
-
 def test_a_peer_token_is_no_help_in_guessing_a_token(now: Now) -> None:
     """The key of a peer token takes scrypt to compute: each guess needs 0.1 s and 32 MB."""
     tokens = [Token("otto", "operate", digest_of("o" * 32)), Token("rita", "read", digest_of("r" * 32))]
