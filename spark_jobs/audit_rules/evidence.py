@@ -15,12 +15,11 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import StructType
 
 from kafka_timer import headers as names
 from schemas.audit_state import EVIDENCE
@@ -31,12 +30,13 @@ from spark_jobs.audit_rules.murmur2 import partition_of
 from spark_jobs.audit_rules.profiles import translated
 from spark_jobs.audit_rules.requests import EVERY_FEATURE, RECORD, REQUEST, Feature
 from spark_jobs.kafka.admin import Span
+from spark_jobs.platform.tables import as_table
 
 _BRIDGE_ADDS = (names.ORIGIN, names.DELIVER_MS, names.RELEASED_MS, names.ROLLS)
-_RELEASE_CODES = (
-    *("unknown-topic", "unknown-partition", "not-authorized", "expired", "too-large", "bad-target", "missed"),
-)
-"""Codes of timers that were due: only their rejected records may have a number that the bridge wrote."""
+DELIVERY_CODES = ("unknown-topic", "unknown-partition", "not-authorized", "expired", "missed")
+"""Codes that only a due timer gets."""
+AMBIGUOUS_CODES = ("too-large", "bad-target")
+"""Codes of both intake and targets: a receipt, or else the time, decides which it was."""
 _ERROR_HEADERS = (names.ERROR, names.ERROR_DETAIL, names.ORIGIN)
 TRACE = "?trace/"
 """Stands in an `origin` before a trace id's digest. As it begins with `?`, it names no request."""
@@ -46,13 +46,8 @@ _PAUSE_KINDS = ("paused", "resumed")
 _ANSWER_KINDS = ("accepted", *_PAUSE_KINDS, *_ENDING_KINDS, *_MISSED_KINDS)
 REFUSED = "rejected"
 """`told_missed` of a request that was refused at intake: such a receipt has no id."""
-_SUMS = ("copies", "deliveries", "rejections", "told_done", "told_ended")
+SUMS = ("copies", "deliveries", "rejections", "told_done", "told_ended")
 _HIGHEST = ("rolls", "got_high", "returned_high", "told_by_high", "moved_high", "scheduled_ms", "pause")
-
-
-def to_evidence(rows: DataFrame) -> DataFrame:
-    """Return `rows` with every column of EVIDENCE; null for those that `rows` lack."""
-    return c.fitted(rows, cast(StructType, StructType.fromDDL(EVIDENCE.spark_ddl())))
 
 
 def _once() -> Column:
@@ -62,7 +57,7 @@ def _once() -> Column:
 
 def fold(rows: DataFrame) -> DataFrame:
     """Return one row per origin. A partial aggregation would only sort twice: most origins have one or two rows."""
-    how = dict.fromkeys(_SUMS, F.sum) | dict.fromkeys(_HIGHEST, F.max)
+    how = dict.fromkeys(SUMS, F.sum) | dict.fromkeys(_HIGHEST, F.max)
     folds = (how.get(name, F.min)(name).alias(name) for name in EVIDENCE.arrow().names[1:])
     # A sort compares the first 8 bytes first, and these are the same for most origins: group by the offset, too.
     offset = F.substring_index("origin", "/", -1).try_cast("bigint").alias("offset")
@@ -160,7 +155,8 @@ def deliveries(
     origin = F.when(has_origin, numbered).when(is_ours, place_name).otherwise(trace_name)
     ours = records.where(is_ours | c.value_of(h, trace_header).isNotNull() if trace_header else is_ours)
     seen = ours.select(origin.alias("origin"), _once().alias("deliveries"), place.alias("place"), got.alias("got"))
-    return to_evidence(seen.select("*", F.col("got").alias("got_low"), F.col("got").alias("got_high")).drop("got"))
+    both = seen.select("*", F.col("got").alias("got_low"), F.col("got").alias("got_high"))
+    return as_table(both.drop("got"), EVIDENCE)
 
 
 def _has_control_headers() -> Column:
@@ -207,7 +203,8 @@ def rejections(records: DataFrame, profiles: Sequence[str] = DEFAULT_PROFILES) -
     """
     sent_code = c.last_value_of(F.col("headers"), names.ERROR)
     code = F.coalesce(F.make_valid_utf8(sent_code.cast("string")), F.lit("(no code)"))
-    number = F.when(code.isin(*_RELEASE_CODES), series.number_of(F.col("headers")))
+    # Only the rejected record of a timer that was due may have a number that the bridge wrote.
+    number = F.when(code.isin(*DELIVERY_CODES, *AMBIGUOUS_CODES), series.number_of(F.col("headers")))
     told = c.with_value_hash(records).select(
         series.occurrence_origin(_last_origin(), number).alias("origin"),
         _once().alias("rejections"),
@@ -224,7 +221,7 @@ def rejections(records: DataFrame, profiles: Sequence[str] = DEFAULT_PROFILES) -
     is_bare = (F.col("left") == names.BARE.decode()) & F.col("own_key").isNull() & F.col("value").isNull()
     kept = F.when(F.col("left").isNull(), contents).when(~is_bare, without_headers)
     seen = translated(told, profiles).withColumn("returned_low", kept)
-    return to_evidence(seen.withColumn("returned_high", F.col("returned_low")))
+    return as_table(seen.withColumn("returned_high", F.col("returned_low")), EVIDENCE)
 
 
 def receipts(records: DataFrame) -> DataFrame:
@@ -248,12 +245,12 @@ def receipts(records: DataFrame) -> DataFrame:
         by.alias("told_by_low"),
         by.alias("told_by_high"),
     )
-    return to_evidence(answers.unionByName(about, allowMissingColumns=True))
+    return as_table(answers.unionByName(about, allowMissingColumns=True), EVIDENCE)
 
 
 def requests(parsed: DataFrame) -> DataFrame:
     """Return evidence of `parsed` (spark_jobs.audit_rules.requests) without the claims to be copies."""
-    return to_evidence(parsed.where(F.col(RECORD) == REQUEST).select("origin", "asked"))
+    return as_table(parsed.where(F.col(RECORD) == REQUEST).select("origin", "asked"), EVIDENCE)
 
 
 def traces(asked: DataFrame) -> DataFrame:
@@ -262,7 +259,7 @@ def traces(asked: DataFrame) -> DataFrame:
     # Without the id: a trace id is in no chain of ids.
     nameless = F.col("asked").withField("id", F.lit(None).cast("binary"))
     origin = F.concat(F.lit(TRACE), F.hex("asked.trace")).alias("origin")
-    return to_evidence(timers.select(origin, nameless.alias("asked")))
+    return as_table(timers.select(origin, nameless.alias("asked")), EVIDENCE)
 
 
 def _without_error_headers(headers: Column) -> Column:

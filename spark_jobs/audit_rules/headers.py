@@ -20,7 +20,6 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-from pyspark.sql.types import StructType
 
 from kafka_timer.headers import CONTROL
 
@@ -159,19 +158,6 @@ def lookup(values: Mapping[Any, Any], key: Column) -> Column:
     """Return the value of `key`; null if there is none."""
     entries = (F.lit(each) for pair in values.items() for each in pair)
     return F.try_element_at(F.create_map(*entries), key) if values else F.lit(None)
-
-
-def fitted(rows: DataFrame, schema: StructType) -> DataFrame:
-    """Return `rows` with the columns of the schema; null for those that `rows` lack. Raises if a type does not fit.
-
-    `DataFrame.to` would copy each struct and array of each row. If all types are those of the schema, none is copied.
-    """
-    given, wanted = dict(rows.dtypes), {field.name: field.dataType.simpleString() for field in schema}
-    if any(given.get(name, kind) != kind for name, kind in wanted.items()):
-        return rows.to(schema)
-    return rows.select(
-        *(name if name in given else F.lit(None).cast(kind).alias(name) for name, kind in wanted.items())
-    )
 
 
 def distinct_non_null(texts: Iterable[Column]) -> Column:

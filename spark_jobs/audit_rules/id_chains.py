@@ -27,17 +27,13 @@ from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.audit_rules import series
-from spark_jobs.audit_rules.evidence import REFUSED
+from spark_jobs.audit_rules.evidence import AMBIGUOUS_CODES, DELIVERY_CODES, REFUSED
 from spark_jobs.audit_rules.requests import EVERY_FEATURE, MOVES, Feature
 from spark_jobs.kafka.admin import FOREVER_MS
 
-_DELIVERY_CODES = ("unknown-topic", "unknown-partition", "not-authorized", "expired", "missed")
-"""Codes that only a due timer gets."""
 NO_PREVIOUS = "CAST(NULL AS STRUCT<kind: STRING, expected_ms: BIGINT, left: BOOLEAN, origin: STRING>)"
 """`previous` of a request that is in no chain."""
 _IN_ORDER = ("at", "asked.occurrence")
-_AMBIGUOUS_CODES = ("too-large", "bad-target")
-"""Codes of both intake and targets: a receipt, or else the time, decides which it was."""
 
 
 def link_ids(folded: DataFrame, has: Set[Feature] = EVERY_FEATURE) -> DataFrame:
@@ -188,8 +184,8 @@ def _refused_at_intake() -> Column:
     overdue &= asked["rule"].isNull() | F.coalesce(F.col("copies") > 0, F.lit(False))
     overdue &= ~F.col("told_missed").eqNullSafe(REFUSED)
     refused = (
-        F.when(code.isin(*_DELIVERY_CODES), F.lit(False))
-        .when(code.isin(*_AMBIGUOUS_CODES), ~overdue & F.col("answered_ms").isNull())
+        F.when(code.isin(*DELIVERY_CODES), F.lit(False))
+        .when(code.isin(*AMBIGUOUS_CODES), ~overdue & F.col("answered_ms").isNull())
         .otherwise(F.lit(True))
     )
     return F.coalesce(F.when(code.isNotNull(), refused), F.lit(False))

@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame, Observation, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from kafka_timer import headers as names
+from schemas.audit_state import EVIDENCE
 from schemas.tables import AuditClass
 from spark_jobs.audit_rules import coverage, evidence, roll_copies, series
 from spark_jobs.audit_rules.evidence import Observations
@@ -20,8 +21,8 @@ from spark_jobs.audit_rules.headers import distinct_non_null
 from spark_jobs.audit_rules.id_chains import NO_PREVIOUS, link_ids
 from spark_jobs.audit_rules.requests import Feature
 from spark_jobs.audit_rules.verdicts import TRACE, AuditLimits
+from spark_jobs.platform.tables import as_table
 
-_COUNTS = ("copies", "deliveries", "rejections", "told_done", "told_ended")
 _PARTS = ("key", "value", "headers")
 _OWN_MS = "coalesce(scheduled_ms, asked.due_ms)"
 """The due time of the request; of an occurrence its time by the rule, which its copies give."""
@@ -80,7 +81,8 @@ def build_outcomes(seen: Observations) -> DataFrame:
     for more in (seen.rejections, *seen.ends, *seen.kept):
         rows = rows.unionByName(more)
     if Feature.CLAIMS in seen.has:
-        rows = rows.unionByName(evidence.to_evidence(roll_copies.claim_evidence(roll_copies.verified_claims(seen))))
+        claims = roll_copies.claim_evidence(roll_copies.verified_claims(seen))
+        rows = rows.unionByName(as_table(claims, EVIDENCE))
     if Feature.TRACES in seen.has:
         for asked in (seen.parsed, *seen.kept):
             rows = rows.unionByName(evidence.traces(asked))
@@ -119,7 +121,7 @@ def is_receipt_only() -> Column:
 
 def _outcomes(chained: DataFrame) -> DataFrame:
     """Return the rows for the rules, from those of spark_jobs.audit_rules.id_chains."""
-    counted = chained.withColumns({name: F.coalesce(name, F.lit(0)) for name in _COUNTS})
+    counted = chained.withColumns({name: F.coalesce(name, F.lit(0)) for name in evidence.SUMS})
     rows = counted.select(
         "*", "asked.*", "place.*", F.col("asked").isNotNull().alias("requested"), _altered().alias("altered")
     )

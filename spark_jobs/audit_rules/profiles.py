@@ -91,7 +91,10 @@ def _by(profile: Profile, record: Column) -> Column:
         whole = F.when(is_named & is_both, raw)
     else:
         ours += _id(profile, record)
-    listed = F.array(*(F.when(is_there, _header(name, value)) for name, is_there, value in ours))
+    parts = (
+        (is_there, F.lit(name).alias("key"), value.cast("binary").alias("value")) for name, is_there, value in ours
+    )
+    listed = F.array(*(F.when(is_there, F.struct(name, value)) for is_there, name, value in parts))
     foreign = F.filter(sent, lambda header: ~header["key"].isin(*profile.control))
     return F.struct(
         (c.value_of(sent, profile.key or "") if profile.id_is_key else key).alias("key"),
@@ -201,7 +204,3 @@ def _instant_ms(text: Column, form: str) -> Column:
     seconds = F.when(part(6) == "-", seconds + zone_s).otherwise(seconds - zone_s)
     ms = seconds * 1000 + F.ceil(F.rpad(part(5), 9, "0").cast("bigint") / 1_000_000)
     return F.when(text.rlike(form) & legal & (ms >= 0), ms)
-
-
-def _header(name: str, value: Column) -> Column:
-    return F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from kafka_timer.headers import DELIVER_MS, MAX_DELAY_MS, ROLLS
 from schemas.tables import AuditClass
+from spark_jobs.audit_rules.evidence import AMBIGUOUS_CODES, DELIVERY_CODES
 from spark_jobs.audit_rules.headers import distinct_non_null
 
 TRACE = "trace-id"
@@ -221,8 +222,8 @@ _FACTS = {
     " AND previous.expected_ms >= requested_ms - tolerance_ms, false)",
     # Not refused at intake: it was delivered, or rejected when it was due.
     "was_due": "coalesce(deliveries > 0"
-    " OR error IN ('unknown-topic', 'unknown-partition', 'not-authorized', 'expired', 'missed')"
-    " OR (error IN ('too-large', 'bad-target') AND (asked.occurrence > 1 OR copies > 0)), false)",
+    f" OR error IN {DELIVERY_CODES}"
+    f" OR (error IN {AMBIGUOUS_CODES} AND (asked.occurrence > 1 OR copies > 0)), false)",
     # The audit cannot check a refusal if the bridge may have read other headers.
     "wrongly_refused": "coalesce(NOT malformed AND NOT ((bad_rule OR dubious) AND error = 'bad-header')"
     " AND asked.want.headers IS NOT NULL"

@@ -21,12 +21,11 @@ from schemas.audit_state import CLOSED, EVIDENCE, GONE, OPEN
 from schemas.tables import Table
 from spark_jobs.audit_rules import series
 from spark_jobs.audit_rules.coverage import parse_origin
-from spark_jobs.audit_rules.evidence import to_evidence
 from spark_jobs.audit_rules.requests import Feature
 from spark_jobs.errors import JobFailedError
 from spark_jobs.platform import files
 from spark_jobs.platform.files import Location
-from spark_jobs.platform.tables import Keep, folder, read_tables, write_table
+from spark_jobs.platform.tables import Keep, as_table, folder, read_tables, write_table
 
 STATE = "state"
 _FILE = "part.json"
@@ -174,7 +173,7 @@ def closed_evidence(out: Location, before: int, origins: DataFrame) -> DataFrame
     history = read_tables(CLOSED, [folder(out, CLOSED)]).where((F.col("part") < before) & is_near)
     closed = history.join(origins, "origin", "left_semi")
     last = closed.groupBy("origin").agg(F.max_by(F.struct(*EVIDENCE.arrow().names[1:]), "part").alias("last"))
-    return to_evidence(last.select("origin", "last.*"))
+    return as_table(last.select("origin", "last.*"), EVIDENCE)
 
 
 def _write(rows: DataFrame, out: Location, table: Table, part: str) -> int:

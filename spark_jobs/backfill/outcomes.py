@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from schemas.audit_state import EVIDENCE
 from schemas.resent import MarkTopics
 from spark_jobs.archive import archive_ends, archived
 from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules import headers as c
-from spark_jobs.audit_rules.evidence import to_evidence
 from spark_jobs.audit_rules.id_chains import link_ids
 from spark_jobs.audit_rules.requests import EVERY_FEATURE, MOVES, Feature, requests
 from spark_jobs.audit_run.audit_folder import done_parts
@@ -18,7 +18,7 @@ from spark_jobs.audit_run.read_plan import CLOCK_SKEW_MS
 from spark_jobs.backfill.arguments import BackfillArguments
 from spark_jobs.backfill.publish import now_ms
 from spark_jobs.kafka.admin import FOREVER_MS, Cluster, Span
-from spark_jobs.platform.tables import Keep, read_records
+from spark_jobs.platform.tables import Keep, as_table, read_records
 
 
 def with_later_outcomes(
@@ -183,7 +183,7 @@ def superseded(named: DataFrame, rejections: DataFrame, rows: DataFrame) -> Data
     same_whole_id = whole.join(by_whole_id, ["partition", "whole_id"], "left_semi")
     of_them = same_id.unionByName(same_whole_id).dropDuplicates(["origin"])
     told = of_them.select("origin", F.struct(*_NEEDED).alias("asked")).join(refused, "origin", "left")
-    linked = link_ids(to_evidence(told), EVERY_FEATURE - {Feature.MOVES, Feature.PAUSES})
+    linked = link_ids(as_table(told, EVIDENCE), EVERY_FEATURE - {Feature.MOVES, Feature.PAUSES})
     found = linked.where(F.col("next").isNotNull()).select("origin", F.col("next.origin").alias("ended_by"))
     by_origin = named.where(F.col("of_origin").isNotNull() & ~F.col("malformed")).join(refused, "origin", "left_anti")
     cancelled = by_origin.groupBy(F.col("of_origin").alias("origin")).agg(F.min("origin").alias("ended_by"))

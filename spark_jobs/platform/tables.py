@@ -24,7 +24,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
 from schemas.tables import Table, spark_name
-from spark_jobs.audit_rules.headers import HEADERS_DDL, fitted, headers_or_empty
+from spark_jobs.audit_rules.headers import HEADERS_DDL, headers_or_empty
 from spark_jobs.kafka.admin import Span
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform import files
@@ -105,8 +105,17 @@ def folder(out: Location, table: Table, part: str | None = None) -> Location:
 
 
 def as_table(rows: DataFrame, table: Table) -> DataFrame:
-    """Return `rows` with the columns of the table; null for those that `rows` lack."""
-    return fitted(rows, _schema(table))
+    """Return `rows` with the columns of the table; null for those that `rows` lack. Raises if a type does not fit.
+
+    `DataFrame.to` would copy each struct and array of each row. If all types are those of the table, none is copied.
+    """
+    schema = _schema(table)
+    given, wanted = dict(rows.dtypes), {field.name: field.dataType.simpleString() for field in schema}
+    if any(given.get(name, kind) != kind for name, kind in wanted.items()):
+        return rows.to(schema)
+    return rows.select(
+        *(name if name in given else F.lit(None).cast(kind).alias(name) for name, kind in wanted.items())
+    )
 
 
 def write_table(rows: DataFrame, out: Location, table: Table, part: str | None = None) -> None:

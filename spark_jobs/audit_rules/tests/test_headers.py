@@ -1,17 +1,17 @@
 """Headers and keys as Spark sees them. Numbers, names and hashes are compared with the parser in test_profiles.py."""
 
 from random import Random
-from typing import cast
 
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import StructType
 
 from kafka_timer import murmur2 as bridge
+from schemas.tables import Column, Kind, Table
 from spark_jobs.audit_rules import headers as c
 from spark_jobs.audit_rules import murmur2
+from spark_jobs.platform.tables import as_table
 
 pytestmark = pytest.mark.spark
 
@@ -44,18 +44,16 @@ def test_headers_of_ours_are_counted_however_many_headers_there_are(spark: Spark
     assert [tuple(row) for row in frame.collect()] == [(2, False), (2, True), (0, False), (4, True)] * 4
 
 
-def test_rows_are_fitted_to_a_schema_and_not_built_again_without_need(spark: SparkSession) -> None:
-    ddl = "name STRING, tags ARRAY<STRING>, place STRUCT<at: BIGINT>, deliveries BIGINT"
-    schema = cast(StructType, StructType.fromDDL(ddl))
-    rows = spark.sql("SELECT named_struct('at', bigint(3)) AS place, array('x') AS tags, 'a' AS name FROM range(1)")
-    fitted = c.fitted(rows, schema)
-    assert fitted.dtypes == [(field.name, field.dataType.simpleString()) for field in schema]
-    assert fitted.collect() == [("a", ["x"], (3,), None)]
+def test_rows_are_fitted_to_a_table_and_not_built_again_without_need(spark: SparkSession) -> None:
+    kinds = {"name": Kind.STRING, "tags": Kind.STRINGS, "place": Kind.PAUSE, "deliveries": Kind.INT64}
+    table = Table("any", tuple(Column(name, kind, "") for name, kind in kinds.items()))
+    place = "named_struct('ms', 3L, 'ended_ms', 4L, 'answered_ms', 5L, 'since_ms', 6L)"
+    fitted = as_table(spark.sql(f"SELECT {place} AS place, array('x') AS tags, 'a' AS name FROM range(1)"), table)
+    assert fitted.collect() == [("a", ["x"], (3, 4, 5, 6), None)]
     assert "lambda" not in fitted._jdf.queryExecution().toString()
-    widened = c.fitted(spark.sql("SELECT 'a' AS name, 1 AS deliveries"), schema)
-    assert widened.collect() == [("a", None, None, 1)]
+    assert as_table(spark.sql("SELECT 'a' AS name, 1 AS deliveries"), table).collect() == [("a", None, None, 1)]
     with pytest.raises(AnalysisException, match="deliveries"):
-        c.fitted(spark.sql("SELECT 'x' AS deliveries"), schema)
+        as_table(spark.sql("SELECT 'x' AS deliveries"), table)
 
 
 def test_a_key_has_the_partition_that_kafka_s_producers_choose(spark: SparkSession) -> None:
