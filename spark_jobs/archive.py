@@ -20,8 +20,9 @@ from typing import Annotated, Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark_jobs.audit_run.positions import ReadPosition, spans_since
 from spark_jobs.errors import JobFailedError, command
-from spark_jobs.kafka.admin import Cluster, Span
+from spark_jobs.kafka.admin import Cluster
 from spark_jobs.platform import files
 from spark_jobs.platform.files import Location
 from spark_jobs.platform.flags import JobArguments, JobParser, location, switch
@@ -73,15 +74,9 @@ def run_archive(arguments: ArchiveArguments) -> int:
 def require_no_gap(cluster: Cluster, out: Location, timer_topic: str) -> None:
     """Raise JobFailedError if retention has deleted the archive's next records, or it is another topic."""
     done = archive_ends(out, timer_topic)
-    spans = {span.partition: span for span in cluster.spans([timer_topic])}
-    for partition in sorted(done.keys() | spans.keys()) if done else ():
-        span = spans.get(partition, Span(timer_topic, partition, 0, 0))
-        end = done.get(partition, 0)
-        if span.end < end:
-            raise JobFailedError(
-                f"{timer_topic}/{span.partition} ends at {span.end}, but {out} holds it up to {end}: it is another"
-                " topic of that name; give a new --out"
-            )
+    reached = {(timer_topic, partition): ReadPosition(((0, end),), True) for partition, end in done.items()}
+    for span in spans_since(cluster, [timer_topic], reached, new_from_ms=None, to_ms=None) if done else ():
+        end = done.get(span.partition, 0)
         if span.start > end:
             raise JobFailedError(
                 f"{timer_topic}/{span.partition}: {span.start - end:,} offsets after those in {out} were deleted"
