@@ -20,7 +20,7 @@ from spark_jobs.audit_run import audit_folder, waivers
 from spark_jobs.errors import UsageError
 from spark_jobs.platform import flags
 from spark_jobs.platform.files import Location
-from spark_jobs.platform.flags import JobArguments, Option, Profiles, Setting, location, number, removed, switch
+from spark_jobs.platform.flags import JobArguments, Option, Profiles, Setting, location, number, setting, switch
 
 EVERYTHING = ("*",)
 """Patterns of target topics that select none to be read beside those that requests name."""
@@ -62,7 +62,7 @@ def parse_table(text: str) -> str:
 
 
 def _patterns(help_: str) -> Option:
-    return Option(parse=parse_patterns, is_setting=True, metavar="PATTERN,...", help=help_)
+    return setting(help_, "PATTERN,...", parse=parse_patterns)
 
 
 def _time(flag: str, help_: str) -> Option:
@@ -75,13 +75,7 @@ class AuditArguments(JobArguments):
 
     out: Annotated[Location, location()]
     timer_topic: Annotated[
-        str,
-        Option(
-            is_setting=True,
-            action="append",
-            metavar="NAME",
-            help="may repeat; default: each timer topic of the settings, else %(default)s",
-        ),
+        str, setting("may repeat; default: each timer topic of the settings, else %(default)s", action="append")
     ] = "timer.requests"
     rejected_topic: Setting = "timer.rejected"
     receipts_topic: Setting = "timer.receipts"
@@ -104,8 +98,7 @@ class AuditArguments(JobArguments):
     late_ms: Annotated[int | None, number("a delivery later than this is late; default: none is")] = None
     archive: Annotated[Location | None, location("the --out of archive, for requests that retention deleted")] = None
     levels_ms: Annotated[
-        tuple[int, ...],
-        Option("--levels", parse=parse_levels, is_setting=True, help=f"the bridge's delay levels; default {DEFAULT!r}"),
+        tuple[int, ...], setting(f"delay levels; default {DEFAULT!r}", "LEVELS", "--levels", parse_levels)
     ] = DEFAULT_MS
     profiles: Profiles = DEFAULT_PROFILES
     trace_header: Annotated[
@@ -115,22 +108,14 @@ class AuditArguments(JobArguments):
         Path | None, Option(type=Path, metavar="FILE", help="write metrics for node_exporter's textfile collector")
     ] = None
     pushgateway: Annotated[str | None, Option(metavar="HOST:PORT", help="push metrics to a Pushgateway")] = None
-    allow_targets: Annotated[
-        tuple[str, ...], _patterns("the bridge's setting: topics to read even if no request names them")
-    ] = EVERYTHING
+    allow_targets: Annotated[tuple[str, ...], _patterns("topics to read even if no request names them")] = EVERYTHING
     deny_targets: Annotated[tuple[str, ...], _patterns("exceptions from --allow-targets")] = ()
     max_delay_ms: Annotated[
         int,
-        Option(
-            "--max-delay",
-            parse=parse_duration_ms,
-            is_setting=True,
-            metavar="DURATION",
-            help="the bridge's longest delay: a request due later has to be refused; default 366d",
-        ),
+        setting("longest delay: later ones are refused; default 366d", "DURATION", "--max-delay", parse_duration_ms),
     ] = MAX_DELAY_MS
-    delivery: Annotated[None, removed("take it out, of the bridge's config too: delivery is exactly once")] = None
-    lateness_topic: Annotated[None, removed("read the table `minutes` in --out")] = None
+    delivery: Annotated[None, flags.removed("take it out, of the bridge's config too: delivery is exactly once")] = None
+    lateness_topic: Annotated[None, flags.removed("read the table `minutes` in --out")] = None
     max_refused_percent: Annotated[
         int, number("exit code 1 if more of the requests are refused with codes that cannot be checked; default 10")
     ] = 10

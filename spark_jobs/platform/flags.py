@@ -35,10 +35,12 @@ class Option:
         self.flag, self.parse, self.is_setting, self.for_argparse = flag, parse, is_setting, for_argparse
 
 
-Setting: TypeAlias = Annotated[str, Option(is_setting=True, metavar="NAME", help="default %(default)s")]
-FormerTopic: TypeAlias = Annotated[
-    str, Option(is_setting=True, metavar="NAME", help="marks of former versions, only read; default %(default)s")
-]
+def setting(text: str, metavar: str = "NAME", flag: str = "", parse: Parse | None = None, **others: Any) -> Option:
+    return Option(flag, parse=parse, is_setting=True, metavar=metavar, help=text, **others)
+
+
+Setting: TypeAlias = Annotated[str, setting("default %(default)s")]
+FormerTopic: TypeAlias = Annotated[str, setting("marks of former versions, only read; default %(default)s")]
 
 
 def switch(text: str) -> Option:
@@ -65,8 +67,6 @@ def location(text: str = "", **for_argparse: Any) -> Option:
 
 @dataclass(frozen=True, kw_only=True)
 class JobArguments:
-    """Arguments that all jobs share."""
-
     access: KafkaAccess
     timer_topic: Setting = "timer.requests"
     master: Annotated[str | None, Option(help="Spark's master; default: local[*], or what spark-submit says")] = None
@@ -196,12 +196,7 @@ def parse_profiles(text: str) -> tuple[str, ...]:
 
 Profiles: TypeAlias = Annotated[
     tuple[str, ...],
-    Option(
-        parse=parse_profiles,
-        is_setting=True,
-        metavar="NAME,...",
-        help=f"the bridge's profiles of requests; default {','.join(DEFAULT_PROFILES)}",
-    ),
+    setting(f"profiles of requests; default {','.join(DEFAULT_PROFILES)}", "NAME,...", parse=parse_profiles),
 ]
 
 
