@@ -22,7 +22,8 @@ def handle(message: Any) -> None:
     """Your work. Raises if it cannot be done now."""
     if (message.value() or b"").startswith(b"fail"):
         raise RuntimeError("the bank is closed")
-    print("handled", text_of(message), "after", _retries(message), "retries", flush=True)
+    retries = int(dict(message.headers() or ()).get(RETRIES, b"0"))
+    print("handled", text_of(message), "after", retries, "retries", flush=True)
 
 
 def consume(consumer: Any, timers: TimerProducer, *, group: str, is_over: Callable[[], bool]) -> None:
@@ -42,10 +43,6 @@ def text_of(message: Any) -> str:
     return (message.value() or b"").decode(errors="replace")
 
 
-def _retries(message: Any) -> int:
-    return int(dict(message.headers() or ()).get(RETRIES, b"0"))
-
-
 def ended_by_signal() -> Callable[[], bool]:
     """Return a function that returns True once SIGTERM or SIGINT has come."""
     ended = Event()
@@ -56,9 +53,8 @@ def ended_by_signal() -> Callable[[], bool]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bootstrap-servers", required=True)
-    parser.add_argument("--topic", required=True)
-    parser.add_argument("--group", required=True)
+    for name in ("--bootstrap-servers", "--topic", "--group"):
+        parser.add_argument(name, required=True)
     parser.add_argument("--timer-topic", default="timer.requests")
     given = parser.parse_args()
     is_over = ended_by_signal()

@@ -4,13 +4,12 @@
     TIMER_DELAY_SEC: 5       >  rocketmq's table  ->  timer-delay-ms: 5000  ->  kafka_timer.headers.parse  ->  Schedule
     UNIQ_KEY: 7F00          /                      timer-id: 7F00
 
-1. A record with any header of ours is native: its other headers are foreign, and delivered.
-2. Otherwise the first profile of `Rules.profiles` that has a header on the record applies (without `silent` ones). The
-   headers of a profile that is not listed are foreign.
-3. The native parser reads the translated headers, so limits, targets and ids have one rule. A number or name that does
-   not parse is `bad-header`, also if another one of higher rank is present.
-4. A translated request is stored with a first header of ours, `timer-profile`. A stored timer itself says which headers
-   to remove, whatever the settings are by then. A copy (a roll) is written in native headers.
+Which profile applies: docs/headers.md#headers-of-other-schedulers. `silent` headers select none. The native parser
+reads the translated headers, so limits, targets and ids have one rule. A number or name that does not parse is
+`bad-header`, also if another one of higher rank is present.
+
+A translated request is stored with a first header of ours, `timer-profile`. A stored timer itself says which headers to
+remove, whatever the settings are by then. A copy (a roll) is written in native headers.
 """
 
 import re
@@ -302,7 +301,6 @@ def as_sent(stored: list[tuple[str, bytes | None]]) -> list[tuple[str, bytes | N
 
 
 def has_profile(stored: list[tuple[str, bytes | None]]) -> bool:
-    """Return True if a profile parsed these stored headers."""
     return bool(stored) and stored[0][0] == native.PROFILE
 
 

@@ -21,8 +21,6 @@ Kind = Literal[
     "accepted", "delivered", "cancelled", "replaced", "moved", "paused", "resumed", "not-found", "too-late", "rejected"
 ]
 Mode = Literal["none", "outcomes", "all"]
-ROUTINE: frozenset[str] = frozenset({"accepted", "delivered"})
-"""Kinds that the mode `outcomes` leaves out."""
 
 
 class Receipt(BaseModel):
@@ -49,9 +47,8 @@ class Receipt(BaseModel):
 
 
 def is_sent(kind: str, mode: Mode) -> bool:
-    return mode == "all" or (mode == "outcomes" and kind not in ROUTINE)
+    return mode == "all" or (mode == "outcomes" and kind not in ("accepted", "delivered"))
 
 
 def printable(id_: bytes) -> str:
-    """Return the id as text for a receipt."""
     return id_.decode("utf-8", "backslashreplace")

@@ -33,7 +33,6 @@ _DAY_S = 86_400
 
 
 def described(rule: Recurrence) -> str:
-    """Return the rule as a line of text, for people."""
     times = f"{rule.cron} ({rule.zone})" if rule.cron else f"every {duration_text(rule.every_ms)}"
     parts = [times, f"missed: {rule.missed}"]
     parts += [f"at most {rule.most}"] if rule.most < MAX_INT64 else []

@@ -4,10 +4,7 @@
         jobs/timer-bridge.zip          our packages, for driver and executors
         jobs/timer-bridge-job.py       the script for spark-submit; its first argument is the job
 
-    spark-submit --master spark://HOST:7077 --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0 \\
-        --py-files jobs/timer-bridge.zip jobs/timer-bridge-job.py audit --bootstrap-servers HOST:9092 --out /shared
-
-Their dependencies besides Spark are not included: see docs/audit.md.
+How to start them, and what else they need: docs/audit.md#on-a-cluster
 """
 
 import argparse

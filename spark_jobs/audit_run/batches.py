@@ -5,8 +5,7 @@
     3 tell       faults on standard error, requests in --table
     4 forget     the tables that only the next batch needs, of batch N - 2
 
-A part that a killed run has not committed is thrown away: none of it was reported. After a kill between 2 and 4, the
-next run does 3 and 4 again. Parquet and table repeat nothing; faults are printed at least once. A pending request has
+After a kill between 2 and 4, the next run does 3 and 4 again: faults are printed at least once. A pending request has
 no row in `requests`; any other class has one, and one more at each change.
 
 Each delivery counts in one row of `minutes`:

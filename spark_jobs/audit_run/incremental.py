@@ -4,8 +4,7 @@
     part 2   new records + open timers due or named         -> judged -> requests/2   ...
 
 Closed timers are read again only if a new record names them: a delivery of a timer that was delivered, cancelled or
-rejected in an earlier part, or a refusal of the request that had ended one. In `requests`, a row of a later part
-replaces a row of the same origin of an earlier one. A part may be repeated; it begins where the part before ended.
+rejected in an earlier part, or a refusal of the request that had ended one. A part may be repeated.
 """
 
 from collections.abc import Sequence

@@ -1,10 +1,6 @@
 """The steps of a run: fix its time, then the ends of the topics, read and judge. A part is committed last.
 
-    as_of_ms = now - skew  ->  ends of the timer topic  ->  ends of the others  ->  judge  ->  state, spans
-
-The time is fixed before any end is looked up: every record that a topic had by then is read, so that no timer counts as
-missing only because it was not read. The timer topic's end comes before the others': an outcome of each request that is
-read lies before theirs.
+Why in this order: docs/design/audit.md#by-day-and-by-batch-one-driver
 """
 
 from collections.abc import Sequence

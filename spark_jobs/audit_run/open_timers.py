@@ -4,9 +4,7 @@
     part 8 reads    wake_ms in (time of 7, time of 8]                 all of these
                     wake_ms later                                     two narrow columns; then those that are concerned
 
-A row sleeps until `wake_ms`, and is not read again after that. A new record may name a row earlier: its origin, the id
-of a new request, or a copy of it. Then the row is judged, and a row of `gone` says so. The newest parts of `open` are
-merged while together they have half as many rows as the one before. A row is thus written about log2(parts) times.
+A log-structured merge (docs/design/audit.md#open-timers): a row is written about log2(parts) times.
 """
 
 import json

@@ -1,9 +1,6 @@
 """A table of one of Spark's catalogs with the current row of each request: `--table lake.audit.requests`.
 
-    OUT/requests/PART is committed  ->  MERGE INTO table ON origin  ->  the row of a later part replaces an earlier one
-
-The column `part` says what the table has: a start merges the committed parts of OUT that the table lacks. No row is
-lost if a run is killed between commit and merge, and a part that is merged again changes nothing.
+Parts are merged after their commit: docs/design/audit.md#current-requests-in-a-table
 """
 
 from collections.abc import Callable

@@ -1,11 +1,4 @@
-"""Known faults: an operator's table of origins, each with a reason and an end. CSV with a header, or Parquet.
-
-    origin,reason,until
-    timer.requests/0/4711,lost on 2026-03-01 (INC-77); sent again by hand,2026-06-01
-
-Up to `until` (a date, or a time with its zone) such a request has the class `waived` instead of its fault: it is
-counted and listed, but does not change the exit code.
-"""
+"""Known faults: an operator's table of origins, each with a reason and an end (docs/audit.md#waivers)."""
 
 import csv
 import io

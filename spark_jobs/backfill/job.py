@@ -5,8 +5,7 @@
 
 1. A timer that waits in a store, is held, is a copy in flight, or was cancelled, is skipped (undeliverable.py).
 2. Read after step 1, to the ends of the topics: a bridge commits a delivery and its progress in one transaction.
-   A timer whose id a later request has is never sent (superseded.py). If its target topic may have had its delivery,
-   before the audit read the topic or since then, it is sent only with --although-unknown and the topic's name.
+   What may have been delivered already is sent only with --although-unknown and the topic's name (outcomes.py).
 3. Key, value and foreign headers as they were sent; a request that is deleted is reported.
 4. By the transactional id `<group>-backfill-<timer topic>-<partition>`: it fences an older run, then reads the marks.
 

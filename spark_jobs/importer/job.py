@@ -5,10 +5,7 @@
     part-7 --2--> timer topic + marks of the part on timer.resent (spark_jobs.importer.send), one transaction
     marks  --3--> OUT/failed                rows that the broker refuses, as JSON with its code
 
-Step 1 is done once: a later run on the same OUT continues step 2, at each part's mark.
-
-    timer-bridge import orders.csv --map due=when --map value=body --map key=id --set topic=orders --out imports/orders
-    timer-bridge import a.parquet b.parquet --out imports/moved      what `timer-bridge export` wrote on each instance
+Step 1 is done once: a later run on the same OUT continues step 2, at each part's mark. For users: docs/audit.md#import
 
 Exit codes: 0 done, 1 failed, or rows were rejected or failed, 2 wrong arguments.
 """

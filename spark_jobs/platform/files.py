@@ -34,7 +34,6 @@ Location: TypeAlias = Path | Uri
 
 
 def parse_location(text: str) -> Location:
-    """Return the location that a flag names: a URI or a path."""
     return Uri(text) if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", text) else Path(text)
 
 

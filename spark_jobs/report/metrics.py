@@ -1,9 +1,7 @@
 """Metrics of an audit for Prometheus: a text file for node_exporter's textfile collector, or a push to a Pushgateway.
 
-    timer_audit_faults{timer_topic="timer.requests", class="missing"} 2
-
-Written after each audit and each batch of a stream, with all values of it. An audit that fails writes nothing, so
-`timer_audit_last_success_timestamp_seconds` gets old. A failure to write metrics does not change the exit code.
+An audit that fails writes nothing, so `timer_audit_last_success_timestamp_seconds` gets old. A failure to write metrics
+does not change the exit code. For users: docs/audit.md#metrics-of-the-audit
 """
 
 import sys
