@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from kafka_timer.headers import PAUSED_MS, Recurrence, Refusal, Schedule, parse
 from schemas.recurrence import Occurrence, due_times, problem_of, time_after
 from schemas.rules import Rules
-from schemas.tests.cron_by_the_clock import CRONS, SPANS, by_the_clock
 
 RULES = Rules(max_delay_ms=10**10, roll_window_ms=1000)
 NOW_MS = 1_000_000
@@ -132,19 +131,6 @@ def test_a_search_takes_milliseconds_whatever_the_expression(cron: str, zone: st
         problem_of(Recurrence(cron, zone=zone, needs_first=True), ms(2026, 3, 1), ms(2026, 3, 1), 1000)
         spans.append(perf_counter() - began)
     assert min(spans) < 0.02
-
-
-@pytest.mark.parametrize(("zone", "at"), SPANS)
-@pytest.mark.thorough
-def test_a_search_finds_what_a_walk_over_all_minutes_finds(zone: str, at: tuple[int, ...]) -> None:
-    first_ms = ms(*at, zone=ZoneInfo(zone))
-    for cron in CRONS:
-        walked = by_the_clock(cron, zone, first_ms, 2 * 24 * 60)
-        found, after_ms = [], first_ms
-        rule = Recurrence(cron, zone=zone, until_ms=first_ms + (2 * 24 * 60 - 1) * MINUTE_MS)
-        while (later_ms := time_after(rule, 0, after_ms)) is not None:
-            found.append(after_ms := later_ms)
-        assert found == walked, cron
 
 
 def test_no_occurrence_is_due_when_timers_are_paused() -> None:

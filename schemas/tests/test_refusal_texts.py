@@ -9,6 +9,7 @@ from kafka_timer.headers import CONTROL, Refusal, Schedule, shown
 from schemas.profiles import PROFILES, read
 from schemas.recurrence import problem_of
 from schemas.rules import Rules
+from schemas.tests.test_profiles import LEAST as BY_PROFILE
 
 NOW_MS = 1_700_000_000_000
 RULES = Rules(
@@ -34,11 +35,7 @@ LEAST: list[list[tuple[str, bytes | None]]] = [
     [*SINCE_2001, ("timer-every-ms", b"1000"), ("timer-missed", b"all")],
     [("timer-action", b"move"), ("timer-id", b"x")],
     [("timer-action", b"cancel")],
-    [("REAL_TOPIC", b"orders"), ("TIMER_DELAY_SEC", b"5")],
-    [("scheduler-target-topic", b"orders"), ("scheduler-epoch", b"1700000005")],
-    [("x-scheduler-deliver-to", b"orders"), ("x-scheduler-deliver-at", b"2023-11-14T22:13:25Z")],
-    [("schedule_target_topic", b"orders"), ("schedule_target_epoch", b"1700000005")],
-    [("X-Timebridge-Where", b"orders"), ("X-Timebridge-When", b"2023-11-14T22:13:25Z")],
+    *BY_PROFILE.values(),
     [],
 ]
 NAMES = (*sorted(CONTROL), "timer-of", "timer-ID", "timer-\n", "Timer-" + "x" * 99, *PROFILES)

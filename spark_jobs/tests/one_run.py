@@ -52,19 +52,7 @@ class Found:
         return {name: " ".join(offsets) for name, offsets in found.items()}
 
 
-@dataclass(frozen=True)
-class Ranged:
-    """A history of which the audit read these spans of the timer topic.
-
-    is_excluded: True if what lies before them is there, but was not asked for.
-    """
-
-    history: History
-    spans: Sequence[Span]
-    is_excluded: bool = False
-
-
-Judging: TypeAlias = Generator[History | Ranged | Sequence[History], Found, None]
+Judging: TypeAlias = Generator[History | Sequence[History], Found, None]
 """A test may yield several histories. The rows of each are then one of the `parts` of Found."""
 _Name: TypeAlias = tuple[str, str]
 """Of a test: its module and its own."""
@@ -99,22 +87,22 @@ def one_run(**limits: int) -> Callable[[Callable[[], Judging]], Callable[[SparkS
 def _judge(spark: SparkSession, stories: dict[_Name, Callable[[], Judging]], limits: dict[str, int]) -> None:
     running = {name: story() for name, story in stories.items()}
     told = [next(each) for each in running.values()]
-    lots = [[each] if isinstance(each, History | Ranged) else each for each in told]
+    lots = [[each] if isinstance(each, History) else each for each in told]
     found = iter(judged_together(spark, [each for lot in lots for each in lot], **limits))
     for (name, each), lot in zip(running.items(), lots, strict=True):
         parts = [next(found) for _ in lot]
         _judged[name] = each, Found([row for part in parts for row in part.rows], parts)
 
 
-def judged_together(spark: SparkSession, told: Sequence[History | Ranged], **limits: int) -> list[Found]:
+def judged_together(spark: SparkSession, told: Sequence[History], **limits: int) -> list[Found]:
     """Judge the histories in one run of Spark, each in partitions of its own. `limits`: see History.judged."""
     together, spans, excluded = History(), list[Span](), list[Span]()
     for place, each in enumerate(told):
-        history, own = (each.history, each.spans) if isinstance(each, Ranged) else (each, _SPANS)
+        own = each.spans or _SPANS
         placed = [span._replace(partition=place * _PARTITIONS + span.partition) for span in own]
         spans += placed
-        excluded += placed if isinstance(each, Ranged) and each.is_excluded else []
-        together.add(history, partial(_moved, place=place))
+        excluded += placed if each.is_excluded else []
+        together.add(each, partial(_moved, place=place))
     found: dict[int, list[Row]] = defaultdict(list)
     for row in together.judged(spark, spans=spans, excluded=excluded, **limits).collect():
         number = row.partition if row.origin.startswith("?trace/") else int(row.origin.split("/")[1])

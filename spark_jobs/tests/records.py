@@ -179,6 +179,10 @@ class History:
     counts: set[PartitionCount] = field(default_factory=set, repr=False)
     undecided: list[Record] = field(default_factory=list, repr=False)
     """Requests whose outcome may lie behind an open transaction."""
+    spans: Sequence[Span] = ()
+    """Of the timer topic, if not all of it was read."""
+    is_excluded: bool = False
+    """True if what lies before the spans is there, but was not asked for."""
 
     @property
     def topics(self) -> tuple[list[Record], ...]:

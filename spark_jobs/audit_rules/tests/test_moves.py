@@ -64,20 +64,15 @@ def test_a_moved_timer_still_hides_no_fault() -> Judging:
 
 
 @one_run()
-def test_a_move_that_was_refused_moves_nothing() -> Judging:
-    asked, far, no_time = request(0, id=b"x"), move(b"x", 1, 10**15), move(b"x", 2, None)
-    history = History([asked, far, no_time], [delivery(asked)], [rejection(far, "too-far"), rejection(no_time)])
-    assert (yield history).by_class == {"delivered": "0", "rejected": "1 2"}
-
-
-@one_run()
-def test_a_move_that_found_nothing_moves_nothing() -> Judging:
-    """Its receipt says so: the timer, told as delivered or not, has its own time."""
-    came, lost = request(0, id=b"came"), request(1, id=b"lost")
+def test_a_move_that_was_refused_or_found_nothing_moves_nothing() -> Judging:
+    """A receipt says that it found nothing: the timer, told as delivered or not, has its own time."""
+    came, lost, asked = (request(n, id=id_) for n, id_ in enumerate((b"came", b"lost", b"x")))
     moves = [move(b"came", 10, 60_000, at_ms=6_000), move(b"lost", 11, AS_OF_MS + 5, at_ms=6_000)]
+    far, no_time = move(b"x", 12, 10**15), move(b"x", 13, None)
     told = [receipt("too-late", moves[0]), receipt("not-found", moves[1])]
-    history = History([came, lost, *moves], [delivery(came)], [], told)
-    assert (yield history).by_class == {"delivered": "0", "missing": "1", "move": "10 11"}
+    back = [rejection(far, "too-far"), rejection(no_time)]
+    history = History([came, lost, asked, *moves, far, no_time], [delivery(came), delivery(asked)], back, told)
+    assert (yield history).by_class == {"delivered": "0 2", "missing": "1", "move": "10 11", "rejected": "12 13"}
 
 
 @one_run()

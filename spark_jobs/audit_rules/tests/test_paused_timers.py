@@ -5,7 +5,7 @@ import pytest
 from kafka_timer import headers as names
 from spark_jobs.audit_rules.tests.test_series import again, came, due, numbered
 from spark_jobs.kafka.admin import Span
-from spark_jobs.tests.one_run import TIGHT, Judging, Ranged, one_run
+from spark_jobs.tests.one_run import TIGHT, Judging, one_run
 from spark_jobs.tests.records import (
     AS_OF_MS,
     History,
@@ -249,7 +249,7 @@ def test_a_timer_whose_pause_retention_has_deleted_is_held_by_the_word_of_its_co
     copies += [paused_copy(asked_now, 34, rolls=3), asking("resume", b"2", 35, 60_000)]
     copies += [copy(lost, 36, rolls=3), paused_copy(moved_on, 37, rolls=2), asking("pause", b"4", 38, 50_000)]
     copies += [paused_copy(moved_on, 39, rolls=3, at_ms=70_000)]
-    found = yield Ranged(History(copies), [Span("timer.requests", 0, 30, 1_000)])
+    found = yield History(copies, spans=[Span("timer.requests", 0, 30, 1_000)])
     assert found.by_class == {"held": "0 4", "missing": "1 2 3", "move": "35 38"}
 
 

@@ -55,6 +55,19 @@ ACTIONS = (
 )
 VERSIONS = (b"1", b"1.0.0", b"1.0.0.0", b"2.0.0", b"1.0.0\n")
 NATIVE = (names.ID, names.ACTION, names.PARTITION, names.EXPIRE_MS, names.KEY)
+RULES: dict[str, tuple[bytes | None, ...]] = {
+    names.CRON: (
+        *(b"* * * * *", b"0  9 * * MON-FRI", b" 0 0 1 1 * ", b"* * * *", b"", None, b"x" * 101, "ä * * * *".encode()),
+    ),
+    names.EVERY_MS: (b"1000", b"60000", b"999", b"", None, b"1e3", b"99999999999999999999"),
+    names.ZONE: (b"UTC", b"Europe/Berlin", b"", None, b"\xff", b"a\nb"),
+    names.UNTIL_MS: (b"5000", b"0", b"-1", None),
+    names.COUNT: (b"1", b"0", b"7", b"", None),
+    names.MISSED_POLICY: (b"one", b"all", b"none", b"some", b"", None),
+    names.OCCURRENCE: (b"1",),
+    names.SCHEDULED_MS: (b"5",),
+}
+"""Values of the headers of recurring timers, a good one first, if there is any."""
 POOLS = (INSTANTS, NUMBERS, ODD, TOPICS, IDS, ACTIONS, VERSIONS, LONG)
 TENANT = ("tenant", b"a")
 
@@ -67,6 +80,10 @@ def fitting_value(header: str, random: Random) -> bytes | None:
     """A value of the kind that the header has, mostly."""
     if random.random() < 0.08:
         return random_value(random)
+    if header == names.ACTION and random.random() < 0.5:
+        return b"replace"
+    if header in RULES:
+        return random.choice(RULES[header]) if random.random() < 0.4 else RULES[header][0]
     low = header.lower()
     if "topic" in low or "deliver-to" in low or "where" in low:
         return random.choice(TOPICS[:4] if random.random() < 0.8 else TOPICS)
@@ -89,9 +106,13 @@ def native(random: Random) -> list[str]:
 def random_headers(random: Random) -> Headers:
     if random.random() < 0.05:
         return []
-    style = random.choice(["native", *PROFILES, *PROFILES])
+    style = random.choice(["native", "native", "recurring", "recurring", *PROFILES, *PROFILES])
     if style == "native":
         wanted = native(random)
+    elif style == "recurring":
+        others = sorted({*RULES, names.DELIVER_MS, names.DELAY_MS, names.EXPIRE_MS})
+        wanted = [names.TOPIC, random.choice((names.CRON, names.EVERY_MS)), *random.sample(others, random.randrange(4))]
+        wanted += [names.ID, names.ACTION] * (random.random() < 0.2)
     else:
         profile = PROFILES[style]
         rest = sorted(profile.control - {profile.topic, *(time.header for time in profile.times)})
@@ -163,6 +184,7 @@ def expected(record: Record, profiles: Sequence[str]) -> tuple[Any, ...]:
             hash_of(dict(kept).get(names.KEY, record.key)),
             hash_of(record.value),
             hash_of_headers([header for header in kept if header[0] not in names.CONTROL]),
+            asked.recurrence is not None,
         )
     return ("malformed",)
 
@@ -179,7 +201,7 @@ def found_in(asked: Any) -> tuple[Any, ...]:
     if asked.kind in ("pause", "resume"):
         return asked.kind, id_
     want = (asked.want[part] for part in ("key", "value", "headers"))
-    return asked.kind, id_, asked.target, asked.due_ms, asked.want_partition, *want
+    return asked.kind, id_, asked.target, asked.due_ms, asked.want_partition, *want, asked.rule is not None
 
 
 def sent_by(name: str, offset: int) -> Record:
@@ -258,6 +280,8 @@ def test_the_bridges_parser_agrees(spark: SparkSession) -> None:
     for setting, asked in parsed.collect():
         record = sent[setting][asked.offset]
         told = expected(record, SETTINGS[setting])
-        kinds.add((told[0], len(told)))
+        kinds.add((told[0], len(told), told[-1] is True))
         assert found_in(asked) == told, (SETTINGS[setting], record)
-    assert {("schedule", 8), ("replace", 8), ("cancel", 2), ("cancel", 4), ("move", 3), ("malformed", 1)} <= kinds
+    recurring = {("schedule", 9, True), ("replace", 9, True)}
+    others = {("schedule", 9), ("replace", 9), ("cancel", 2), ("cancel", 4), ("move", 3), ("malformed", 1)}
+    assert recurring | {(*each, False) for each in others} <= kinds

@@ -6,7 +6,7 @@ import pytest
 
 from kafka_timer import headers as names
 from spark_jobs.kafka.admin import Span
-from spark_jobs.tests.one_run import TIGHT, Judging, Ranged, one_run
+from spark_jobs.tests.one_run import TIGHT, Judging, one_run
 from spark_jobs.tests.records import AS_OF_MS, History, cancel, copy, delivery, rejection, request
 
 pytestmark = pytest.mark.spark
@@ -85,8 +85,8 @@ def test_a_forged_copy_with_an_id_ends_nothing() -> Judging:
 def test_if_retention_deleted_the_request_its_copy_counts() -> Judging:
     gone, lost, ended = request(0), request(1), request(2, id=b"x", due_ms=50_000)
     there = [copy(gone, 10, rolls=3), copy(gone, 11, rolls=4), copy(lost, 12, rolls=2), copy(ended, 13, rolls=1)]
-    history = History([*there, cancel(b"x", 20, at_ms=3_000)], [delivery(gone, rolls=4)])
-    found = yield Ranged(history, [Span("timer.requests", 0, 10, 30)])
+    asked, spans = [*there, cancel(b"x", 20, at_ms=3_000)], [Span("timer.requests", 0, 10, 30)]
+    found = yield History(asked, [delivery(gone, rolls=4)], spans=spans)
     assert found.by_class == {"delivered": "0", "missing": "1", "cancelled": "2", "cancel-done": "20"}
 
 
@@ -97,15 +97,17 @@ def test_a_copy_of_a_request_before_the_range_is_of_another_time() -> Judging:
     refused, illegible = copy(before, 12), copy(before, 13, headers=((names.ORIGIN, b"timer.requests/0/0"),))
     claims = [copy(before, 10), copy(before, 11, rolls=2), refused, illegible, copy(absent, 14), copy(within, 15)]
     history = History([within, *claims], [delivery(within, rolls=1)], [rejection(refused, "not-ours")])
-    found = yield Ranged(history, [Span("timer.requests", 0, 5, 20)], is_excluded=True)
-    assert found.by_class == {"delivered": "8", "rejected": "12", "missing": "13 14"}
+    history.spans, history.is_excluded = [Span("timer.requests", 0, 5, 20)], True
+    assert (yield history).by_class == {"delivered": "8", "rejected": "12", "missing": "13 14"}
 
 
 @one_run()
-def test_a_delivery_of_a_copy_that_is_not_there_is_altered() -> Judging:
-    asked, plain = request(0), request(1)
-    found = yield History([asked, plain, copy(asked, 5)], [delivery(asked, rolls=2), delivery(plain, rolls=3)])
-    assert [(r["class"], r.altered) for r in found.rows] == [("altered", [names.ROLLS])] * 2
+def test_a_delivery_of_a_copy_that_is_not_there_or_without_its_number_is_altered() -> Judging:
+    asked, plain, odd = request(0), request(1), request(2)
+    came = [delivery(asked, rolls=2), delivery(plain, rolls=3), delivery(odd)]
+    came[2] = came[2]._replace(headers=[(n, b"none" if n == names.ROLLS else v) for n, v in came[2].headers])
+    found = yield History([asked, plain, odd, copy(asked, 5)], came)
+    assert [(r["class"], r.altered) for r in found.rows] == [("altered", [names.ROLLS])] * 3
 
 
 @one_run()

@@ -8,16 +8,12 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from cronsim import CronSimError
-from pyspark.sql import SparkSession
 
 from kafka_timer import headers as names
-from kafka_timer.headers import Recurrence, Schedule, parse
-from schemas.recurrence import problem_of
-from schemas.rules import Rules
-from schemas.tests.cron_by_the_clock import CRONS, SPANS, by_the_clock
-from spark_jobs.audit_rules.requests import requests
+from kafka_timer.headers import Recurrence
+from schemas.recurrence import problem_of, time_after
 from spark_jobs.audit_rules.series import match_ms
-from spark_jobs.platform.tables import RECORDS_DDL
+from spark_jobs.audit_rules.tests.cron_by_the_clock import CRONS, SPANS, by_the_clock
 from spark_jobs.tests.one_run import Judging, one_run
 from spark_jobs.tests.records import (
     AS_OF_MS,
@@ -326,52 +322,21 @@ def test_a_copy_that_was_not_read_yet_makes_no_fault() -> Judging:
     assert found.classes == {"0": "delivered"}
 
 
-VALUES: dict[str, tuple[bytes | None, ...]] = {
-    names.CRON: (
-        *(b"* * * * *", b"0  9 * * MON-FRI", b" 0 0 1 1 * ", b"* * * *", b"", None, b"x" * 101, "ä * * * *".encode()),
-    ),
-    names.EVERY_MS: (b"1000", b"60000", b"999", b"", None, b"1e3", b"99999999999999999999"),
-    names.ZONE: (b"UTC", b"Europe/Berlin", b"", None, b"\xff", b"a\nb"),
-    names.UNTIL_MS: (b"5000", b"0", b"-1", None),
-    names.COUNT: (b"1", b"0", b"7", b"", None),
-    names.MISSED_POLICY: (b"one", b"all", b"none", b"some", b"", None),
-    names.DELIVER_MS: (b"2000", b"x"),
-    names.DELAY_MS: (b"7",),
-    names.EXPIRE_MS: (b"9000", b"1", b"x"),
-    names.OCCURRENCE: (b"1",),
-    names.SCHEDULED_MS: (b"5",),
-}
-
-
-def test_the_bridge_reads_any_rule_as_the_audit_does(spark: SparkSession) -> None:
-    rng, rules = Random(4711), Rules(max_delay_ms=10**15, roll_window_ms=1)
-    asked = []
-    for offset in range(600):
-        most = rng.choice((1, 2, 3, 4))
-        chosen = rng.sample(sorted(VALUES), most)
-        chosen += [name for name in (names.CRON, names.EVERY_MS) if rng.random() < 0.4 and name not in chosen]
-        also = tuple((name, rng.choice(VALUES[name]) if rng.random() < 0.4 else VALUES[name][0]) for name in chosen)
-        asked.append(request(offset, due_ms=None, also=also))
-    read = requests(spark.createDataFrame(asked, RECORDS_DDL)).select("asked.offset", "asked.malformed", "asked.due_ms")
-    found = {row.offset: None if row.malformed else row.due_ms for row in read.collect()}
-    kinds = Counter[bool]()
-    for each in asked:
-        by_bridge = parse(each.headers, each.timestamp_ms, rules)
-        due_ms = by_bridge.due_ms if isinstance(by_bridge, Schedule) else None
-        assert found[each.offset] == due_ms, (each.headers, by_bridge)
-        kinds[due_ms is None] += 1
-    assert min(kinds.values()) > 60, kinds
+def next_time_ms(cron: str, zone: str, after_ms: int) -> int | None:
+    return time_after(Recurrence(cron, zone=zone), 0, after_ms)
 
 
 @pytest.mark.parametrize(("zone", "at"), SPANS)
-def test_a_search_finds_what_a_walk_over_all_minutes_finds(zone: str, at: tuple[int, ...]) -> None:
+def test_searches_of_audit_and_bridge_find_what_a_walk_over_all_minutes_finds(zone: str, at: tuple[int, ...]) -> None:
     first_ms = int(datetime(*at, tzinfo=ZoneInfo(zone)).timestamp() * 1000)  # type: ignore[misc, arg-type]
     minutes = 2 * 24 * 60
     for cron in CRONS:
-        found, after_ms = [], first_ms
-        while (later_ms := match_ms(cron, zone, after_ms)) is not None and later_ms < first_ms + minutes * 60_000:
-            found.append(after_ms := later_ms)
-        assert found == by_the_clock(cron, zone, first_ms, minutes), cron
+        walked = by_the_clock(cron, zone, first_ms, minutes)
+        for search in (match_ms, next_time_ms):
+            found, after_ms = [], first_ms
+            while (later_ms := search(cron, zone, after_ms)) is not None and later_ms < first_ms + minutes * 60_000:
+                found.append(after_ms := later_ms)
+            assert found == walked, (search, cron)
 
 
 def test_the_bridge_refuses_the_rules_that_the_audit_refuses() -> None:

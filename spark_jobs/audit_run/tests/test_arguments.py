@@ -1,7 +1,8 @@
 """Wrong arguments are told before Spark starts, with the argument's name."""
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -186,11 +187,9 @@ def test_a_value_that_is_refused_is_named_with_what_to_do(flag: str, value: str,
 
 def test_a_removed_setting_is_refused_in_config_and_environment_too(tmp_path: Path) -> None:
     (tmp_path / "bridge.toml").write_text('bootstrap_servers = "localhost:9092"\ndelivery = "at-least-once"')
-    asked = ["--config", str(tmp_path / "bridge.toml"), "--out", "audit"]
-    with pytest.raises(UsageError, match="--delivery: removed; take it out"):
-        parse(asked, {})
-    with pytest.raises(UsageError, match="--lateness-topic: removed"):
-        parse(["--bootstrap-servers", "b:1", *asked[2:]], {"TIMER_BRIDGE_LATENESS_TOPIC": "x"})
+    for given, environment in (("--config", {}), ("--bootstrap-servers", {"TIMER_BRIDGE_DELIVERY": "x"})):
+        with pytest.raises(UsageError, match="--delivery: removed; take it out"):
+            parse([given, str(tmp_path / "bridge.toml"), "--out", "audit"], environment)
 
 
 TOPICS = {"orders.eu", "orders.secret", "bills", "timer.requests", "timer.open", "_schemas", "__consumer_offsets"}
@@ -227,30 +226,29 @@ def test_times_for_people() -> None:
     assert iso(2**63 - 1) == "9223372036854775807 ms"
 
 
+DAILY, STREAM = ({"audit.json": f'{{"version": 5, "kind": "{kind}"}}'} for kind in ("daily", "stream"))
+OLDER = ({"audit.json": '{"version": 2, "kind": "daily"}'}, {"spans/day=1970-01-01/a": ""}, {"checkpoint/a": ""})
+
+
 @pytest.mark.spark
-def test_a_folder_of_one_kind_of_audit_is_not_taken_by_another(tmp_path: Path, spark: SparkSession) -> None:
-    access, folders = KafkaAccess("localhost:9092"), {name: tmp_path / name for name in ("daily", "stream", "older")}
-    for name in ("daily", "stream"):
-        folders[name].mkdir()
-        (folders[name] / "audit.json").write_text(f'{{"version": 5, "kind": "{name}", "name": "a"}}')
-    with pytest.raises(UsageError, match="holds a daily audit: continue it with --daily"):
-        AuditArguments(access=access, out=folders["daily"]).demand_fitting_folder()
-    with pytest.raises(UsageError, match="holds a daily audit: continue it with --daily"):
-        AuditArguments(access=access, out=folders["daily"], stream=True).demand_fitting_folder()
-    for is_daily in (False, True):
-        with pytest.raises(UsageError, match="holds a streaming audit: continue it with --stream"):
-            AuditArguments(access=access, out=folders["stream"], daily=is_daily).demand_fitting_folder()
-    AuditArguments(access=access, out=folders["stream"], stream=True).demand_fitting_folder()
-    for trace in ("spans/day=1970-01-01", "checkpoint"):
-        (folders["older"] / trace).mkdir(parents=True)
-        kinds: tuple[dict[str, Any], ...] = ({}, {"daily": True}, {"stream": True})
-        for kind in kinds:
-            with pytest.raises(UsageError, match="of an older version, which this one cannot continue"):
-                AuditArguments(access=access, out=folders["older"], **kind).demand_fitting_folder()
-        (folders["older"] / trace).rmdir()
-    (folders["older"] / "audit.json").write_text('{"version": 2, "kind": "daily", "name": "a"}')
-    with pytest.raises(UsageError, match="of an older version, which this one cannot continue"):
-        AuditArguments(access=access, out=folders["older"], daily=True).demand_fitting_folder()
+@pytest.mark.parametrize(
+    ("held", "kinds", "told"),
+    [
+        (DAILY, ({}, {"stream": True}), "holds a daily audit: continue it with --daily"),
+        (STREAM, ({}, {"daily": True}), "holds a streaming audit: continue it with --stream"),
+        *((older, ({}, {"daily": True}, {"stream": True}), "of an older version, which this") for older in OLDER),
+        (STREAM, ({"stream": True},), None),
+    ],
+)
+def test_a_folder_of_one_kind_of_audit_is_not_taken_by_another(
+    held: dict[str, str], kinds: Sequence[dict[str, Any]], told: str | None, tmp_path: Path, spark: SparkSession
+) -> None:
+    for name, text in held.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    for kind in kinds:
+        with nullcontext() if told is None else pytest.raises(UsageError, match=told):
+            AuditArguments(access=KafkaAccess("localhost:9092"), out=tmp_path, **kind).demand_fitting_folder()
 
 
 WAIVERS = """origin,reason,until

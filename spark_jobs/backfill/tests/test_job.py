@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,7 +18,7 @@ from spark_jobs.backfill import job as backfill
 from spark_jobs.backfill.arguments import BackfillArguments
 from spark_jobs.backfill.job import missing
 from spark_jobs.backfill.outcomes import marked, unreliable_topics, with_outcomes
-from spark_jobs.backfill.publish import BODIES, PublishTask
+from spark_jobs.backfill.publish import BODIES
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.tables import ddl
@@ -153,8 +153,7 @@ class BridgeAtWork:
 
 
 class EmptyCluster:
-    def __init__(self, partitions: int = 1) -> None:
-        self.partitions = {"timer.requests": partitions, "timer.resent": 1}
+    partitions: ClassVar = {"timer.requests": 1, "timer.resent": 1}
 
     def spans(self, topics: Sequence[str]) -> list[Span]:
         return [Span(topic, 0, 0, 0) for topic in topics]
@@ -182,20 +181,3 @@ def test_what_waited_before_the_real_topics_were_looked_at_is_not_asked_about_ag
     arguments = BackfillArguments(access=KafkaAccess("localhost:9092"), audit=tmp_path, out=tmp_path)
     assert backfill._backfill(cluster, arguments) == {"live": 1}
     assert {path.name for path in tmp_path.iterdir()} == {"requests", "looked", "backfill"}
-
-
-def test_partitions_that_lack_nothing_get_no_share_of_the_rate(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tasks: list[PublishTask] = []
-
-    def noted(*given: Any) -> PublishTask:
-        tasks.append(PublishTask(*given))
-        return tasks[-1]
-
-    monkeypatch.setattr(backfill, "PublishTask", noted)
-    access, cluster = KafkaAccess("localhost:9092"), cast(Any, EmptyCluster(partitions=4))
-    arguments = BackfillArguments(access=access, audit=tmp_path, out=tmp_path, apply=True, per_s=100)
-    for lacking, share in ((1, 100), (2, 50), (0, 100)):
-        backfill._sent(spark.createDataFrame([], ddl(BODIES)), lacking, cluster, arguments, [])
-        assert tasks[-1].per_s == share

@@ -100,20 +100,9 @@ def test_an_invalid_row_is_rejected_with_the_reason(wrong: dict[str, Any], told:
         ColumnMapping(COLUMNS, {}, 1).request(row(when=NOW_MS), NOW_MS)
 
 
-def test_headers_are_sent_as_they_are_written() -> None:
-    headers = MAPPED.request(row(extra='{"a": 1.10, "b": {"c": 1e400, "c":-0}}'), NOW_MS).headers
-    assert headers[2:4] == [("a", b"1.10"), ("b", b'{"c": 1e400, "c":-0}')]
-
-
 def test_headers_of_a_map_are_all_sent_if_a_name_is_there_twice() -> None:
     twice = [("a", b"1"), ("a", b"2")]
     assert MAPPED.request(row(extra=twice), NOW_MS).headers[2:4] == twice
-
-
-def test_a_column_of_a_name_with_a_nul_is_rejected() -> None:
-    mapped = replace(MAPPED, columns={**COLUMNS, "header:a\0b": "tenant"})
-    with pytest.raises(InvalidRowError, match="has a NUL"):
-        mapped.request(row(), NOW_MS)
 
 
 def test_an_export_needs_no_mapping_and_leaves_other_spellings_behind() -> None:
