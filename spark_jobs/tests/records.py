@@ -106,10 +106,6 @@ def paused_copy(asked: Record, offset: int, *, due_ms: int | None = None, **othe
     return copy(asked, offset, due_ms=b"%d" % (names.PAUSED_MS + own_ms), **other)
 
 
-def foreign_of(asked: Record) -> Headers:
-    return tuple(header for header in asked.headers if header[0] not in names.CONTROL)
-
-
 def delivery(
     asked: Record,
     *,
@@ -133,7 +129,8 @@ def delivery(
         (names.RELEASED_MS, b"%d" % at_ms),
         (names.ROLLS, b"%d" % rolls),
     )
-    headers = (*(foreign if foreign is not None else foreign_of(asked)), *added, *also)
+    kept = tuple(header for header in asked.headers if header[0] not in names.CONTROL)
+    headers = (*(kept if foreign is None else foreign), *added, *also)
     made = Record("orders", 0, asked.offset, at_ms, "LogAppendTime", b"key", b"value", headers)
     return made._replace(**other)
 

@@ -1,5 +1,6 @@
 """Small files on the file systems that Spark reaches. S3's client was tried by hand: docs/audit.md."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.platform import files
 from spark_jobs.platform.files import Location, Uri, parse_location
+from spark_jobs.platform.tables import written
 
 pytestmark = pytest.mark.spark
 
@@ -43,3 +45,17 @@ def test_small_files_and_folders(scheme: str, spark: SparkSession, tmp_path: Pat
     assert sorted(path.name for path in (tmp_path / "spans" / "day=2026-01-31").glob("[!.]*")) == ["a", "b"]
     files.delete(part / "a", part / "none", out / "spans")
     assert (files.exists(part), files.found(out, "*"), files.found(out / "none", "*")) == (False, [], [])
+
+
+def test_rows_that_are_kept_apart_are_read_from_files_of_their_own(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [(number, "claim" if number % 10 == 0 else "request") for number in range(100)]
+    with written(tmp_path / "scratch") as keep:
+        kept = keep(spark.createDataFrame(rows, "number INT, record STRING"), apart="record")
+        assert kept.columns == ["number", "record"]
+        assert sorted(tuple(row) for row in kept.collect()) == rows
+        (requests,) = (tmp_path / "scratch").glob("*/record=request")
+        shutil.rmtree(requests)
+        assert sorted(row.number for row in kept.where("record = 'claim'").collect()) == list(range(0, 100, 10))
+        none = keep(spark.createDataFrame([], kept.schema), apart="record")
+        assert (none.where("record = 'claim'").collect(), none.columns) == ([], ["number", "record"])
+    assert not (tmp_path / "scratch").exists()

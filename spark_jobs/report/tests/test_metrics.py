@@ -1,12 +1,10 @@
 """What an audit tells Prometheus: in a file that is whole, or pushed; and that it never costs the verdict."""
 
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from schemas.tables import AuditClass
@@ -60,44 +58,19 @@ def test_a_stream_adds_up_what_its_batches_have_told(tmp_path: Path) -> None:
     assert told.items() >= wanted.items()
 
 
-class _Gateway(BaseHTTPRequestHandler):
-    pushed: list[tuple[str, str]]
-
-    def do_PUT(self) -> None:
-        self.pushed.append((self.path, self.rfile.read(int(self.headers["Content-Length"])).decode()))
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+def test_metrics_are_pushed_to_a_group_of_the_timer_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pushed: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("spark_jobs.report.metrics.push_to_gateway", lambda *given: pushed.append(given))
+    AuditMetrics(arguments(tmp_path, "--pushgateway", "push:9091")).audited(verdict(tmp_path, early=1), 2.5)
+    ((gateway, job, registry, group),) = pushed
+    assert (gateway, job, group) == ("push:9091", "timer-audit", {"timer_topic": "timer.requests"})
+    assert samples(generate_latest(registry).decode()).items() >= {"early": 1, "duration_seconds": 2.5}.items()
 
 
-@pytest.fixture
-def gateway() -> Iterator[HTTPServer]:
-    _Gateway.pushed = []
-    with HTTPServer(("127.0.0.1", 0), _Gateway) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
-
-
-def test_metrics_are_pushed_to_a_group_of_the_timer_topic(gateway: HTTPServer, tmp_path: Path) -> None:
-    asked = arguments(tmp_path, "--pushgateway", f"127.0.0.1:{gateway.server_port}")
-    AuditMetrics(asked).audited(verdict(tmp_path, early=1), 2.5)
-    ((path, text),) = _Gateway.pushed
-    assert path == "/metrics/job/timer-audit/timer_topic/timer.requests"
-    assert samples(text).items() >= {"early": 1, "duration_seconds": 2.5}.items()
-
-
-def test_what_cannot_be_written_is_told_and_stops_no_audit(
-    gateway: HTTPServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    gateway.socket.close()
+def test_what_cannot_be_written_is_told_and_stops_no_audit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nowhere = tmp_path / "none" / "timer-audit.prom"
-    flags = ["--metrics-file", str(nowhere), "--pushgateway", f"127.0.0.1:{gateway.server_port}"]
+    flags = ["--metrics-file", str(nowhere), "--pushgateway", "127.0.0.1:1"]
     AuditMetrics(arguments(tmp_path, *flags)).audited(verdict(tmp_path), 1)
     file, push = capsys.readouterr().err.splitlines()
     assert f"--metrics-file {nowhere}: metrics could not be written" in file
-    assert "--pushgateway 127.0.0.1:" in push
+    assert "--pushgateway 127.0.0.1:1: metrics could not be written" in push
