@@ -120,13 +120,13 @@ def _once(cluster: Cluster, arguments: AuditArguments, as_of_ms: int, keep: Keep
     outcomes = judgement.build_outcomes(seen).where(~judgement.is_receipt_only())
     unjudged = _write_requests(outcomes, plan, arguments, limits)
     write_rows(out, SPANS, None, position_rows(reached))
-    notes = [*remarks.notes, *unjudged.notes("outside the range")]
+    notes = [*remarks.notes, *unjudged]
     return conclude(arguments, as_of_ms, remarks._replace(notes=notes, gaps=plan.gaps))
 
 
 def _write_requests(
     outcomes: DataFrame, plan: read_plan.ReadPlan, arguments: AuditArguments, limits: AuditLimits
-) -> judgement.UnjudgedCounts:
+) -> list[str]:
     outside = coverage.is_outside(arguments.timer_topic, plan.asked)
     # A request that retention deleted is outside the log, but its copy was read and stands in for it.
     if plan.deleted_before and [a.end for a in plan.asked] == [r.end for r in plan.read]:  # all that is read is asked
@@ -138,7 +138,7 @@ def _write_requests(
     marks["hidden"] = ~outside & judgement.hidden_by_transaction(limits)
     judged, counter = judgement.counted(classify(outcomes.withColumns(marks), limits))
     write_table(judged.where(~F.col("outside")), arguments.out, REQUESTS)
-    return judgement.UnjudgedCounts(**counter.get)
+    return judgement.unjudged_notes(counter, "outside the range")
 
 
 def conclude(

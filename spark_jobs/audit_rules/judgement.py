@@ -7,7 +7,6 @@ target, rejected, receipts topics, the last run's evidence -------+
 
 from functools import reduce
 from operator import or_
-from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, Observation, Window
 from pyspark.sql import functions as F  # noqa: N812
@@ -39,34 +38,31 @@ _TIMES = (
     },
 )
 """Columns of an outcome, in steps: the time by the rule counts before the request's, and a move before both."""
-
-
-class UnjudgedCounts(NamedTuple):
-    """Counts of origins without a verdict. `elsewhere`: outside the range; `hidden`: by an open transaction."""
-
-    elsewhere: int
-    hidden: int
-
-    def notes(self, outside: str) -> list[str]:
-        """Return notes for the report. `outside`: says where the requests of `elsewhere` are."""
-        told = []
-        if self.hidden:
-            told.append(
-                f"Pending, though due: {self.hidden:,} timers. A record of each follows a transaction that is"
-                " still open on its topic, so no consumer reads it yet."
-            )
-        if self.elsewhere:
-            told.append(f"Not judged, as their requests lie {outside}: {self.elsewhere:,} origins.")
-        return told
+_UNJUDGED = ("elsewhere", "hidden")
+"""Columns that mark origins without a verdict: outside the range, or hidden by an open transaction."""
 
 
 def counted(judged: DataFrame) -> tuple[DataFrame, Observation]:
-    """Return the rows, and the counter of their columns `elsewhere` and `hidden` (UnjudgedCounts).
+    """Return the rows, and the counter of their columns `_UNJUDGED`.
 
     It has to follow the rules: Spark compiles the steps before a counter apart from those behind it.
     """
     counter = Observation("unjudged")
-    return judged.observe(counter, *(F.count_if(name).alias(name) for name in UnjudgedCounts._fields)), counter
+    return judged.observe(counter, *(F.count_if(name).alias(name) for name in _UNJUDGED)), counter
+
+
+def unjudged_notes(counter: Observation, outside: str) -> list[str]:
+    """Return notes for the report, once the rows are written. `outside`: says where the requests of `elsewhere` are."""
+    elsewhere, hidden = (counter.get[name] for name in _UNJUDGED)
+    told = []
+    if hidden:
+        told.append(
+            f"Pending, though due: {hidden:,} timers. A record of each follows a transaction that is"
+            " still open on its topic, so no consumer reads it yet."
+        )
+    if elsewhere:
+        told.append(f"Not judged, as their requests lie {outside}: {elsewhere:,} origins.")
+    return told
 
 
 def hidden_by_transaction(limits: AuditLimits) -> Column:

@@ -34,6 +34,7 @@ class AuditLimits:
 
     as_of_ms: int
     settle_ms: int = 10_000
+    """The transaction timeout: by then a released timer is committed or aborted."""
     tolerance_ms: int = 10_000
     skew_ms: int = 1_000
     late_ms: int | None = None

@@ -30,8 +30,6 @@ _HELD = {
     "daily": "a daily audit: continue it with --daily, or give another folder",
     "stream": "a streaming audit: continue it with --stream, or give another folder",
 }
-SETTLE_MS = 10_000
-"""The transaction timeout: by then a released timer is committed or aborted."""
 
 
 def parse_offsets(text: str) -> dict[int, tuple[int, int]]:
@@ -83,7 +81,7 @@ class AuditArguments(JobArguments):
     from_ms: Annotated[int | None, _time("--from", "requests since then: 2026-12-24T18:00:00Z")] = None
     to_ms: Annotated[int | None, _time("--to", "requests before then")] = None
     as_of_ms: Annotated[int | None, _time("--as-of", "judge timers that were due by then; default: now")] = None
-    settle_ms: Annotated[int, number("pending if due within these last ms; default %(default)s")] = SETTLE_MS
+    settle_ms: Annotated[int, number("pending if due in these last ms; default %(default)s")] = AuditLimits.settle_ms
     offsets: Annotated[
         Mapping[int, tuple[int, int]] | None,
         Option(parse=parse_offsets, metavar="P:FIRST-END,...", help="requests by offset: 0:1200-9800,1:0-300"),

@@ -59,8 +59,8 @@ class Part(NamedTuple):
 
 def judge(
     new: Observations, part: Part, limits: AuditLimits, due: DataFrame | None, keep: Keep
-) -> tuple[judgement.UnjudgedCounts, OpenTimers]:
-    """Judge a part and write its `requests`, `open` and `evidence`. Return counts, and the state to commit.
+) -> tuple[list[str], OpenTimers]:
+    """Judge a part and write its `requests`, `open` and `evidence`. Return notes, and the state to commit.
 
     new: new records, persisted. due: the open timers that are due (OPEN); None in the first part. keep: persists rows
     until the part is done.
@@ -85,7 +85,7 @@ def judge(
     else:
         write_table(rows, part.state.out, REQUESTS, part.plan.name)
     state = _write_state(kept, seen, part, earlier, keep)
-    return judgement.UnjudgedCounts(**counter.get), state
+    return judgement.unjudged_notes(counter, "before the first day"), state
 
 
 class _Earlier(NamedTuple):

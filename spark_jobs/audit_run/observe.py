@@ -102,7 +102,7 @@ def judge_part(cluster: Cluster, arguments: AuditArguments, plan: PartPlan) -> J
         seen = replace(seen, deleted_before=deleted, excluded_before=excluded, holes=holes(so_far))
         part = Part(plan, state, topic, [*intervals(reached, topic), *new], so_far, changes_only=arguments.stream)
         unjudged, after = incremental.judge(seen, part, arguments.limits(plan.as_of_ms), due, keep)
-    remarks = remarks._replace(notes=[*remarks.notes, *unjudged.notes("before the first day")])
+    remarks = remarks._replace(notes=[*remarks.notes, *unjudged])
     return JudgedPart(plan, remarks, spans, state, after, read_to)
 
 

@@ -30,12 +30,6 @@ class ReadPosition:
     def end(self) -> int:
         return self.intervals[-1][1]
 
-    def extended(self, start: int, end: int) -> "ReadPosition":
-        """Return the position after [start, end), too, was read: it begins at `end`, or after a hole."""
-        *before, (first, last) = self.intervals
-        more = ((first, end),) if start == last else ((first, last), (start, end))
-        return replace(self, intervals=(*before, *more))
-
 
 Positions: TypeAlias = Mapping[Place, ReadPosition]
 
@@ -71,10 +65,11 @@ def advanced(
     """
     positions = dict(reached)
     for topic, partition, start, end in read:
-        known = positions.get((topic, partition))
-        now = ReadPosition(((start, end),), from_log_start) if known is None else known.extended(start, end)
-        topic_id, since = ids.get(topic, now.topic_id), since_ms.get((topic, partition), 0)
-        positions[topic, partition] = replace(now, topic_id=topic_id, since_ms=since)
+        known = positions.get((topic, partition), ReadPosition((), from_log_start))
+        *before, last = known.intervals or ((start, start),)
+        more = ((last[0], end),) if last[1] == start else (last, (start, end))  # it goes on at the end, or after a hole
+        topic_id, since = ids.get(topic, known.topic_id), since_ms.get((topic, partition), 0)
+        positions[topic, partition] = replace(known, intervals=(*before, *more), topic_id=topic_id, since_ms=since)
     return positions
 
 
