@@ -1,7 +1,6 @@
 """Where a daily run goes on, or an archive ends, and the topic is not what it was."""
 
 import json
-from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -19,11 +18,12 @@ from spark_jobs.audit_run.audit_folder import open_folder
 from spark_jobs.audit_run.observe import begin_day
 from spark_jobs.audit_run.positions import ReadPosition, advanced, intervals, loss_notes, spans_since
 from spark_jobs.errors import JobFailedError, UsageError
-from spark_jobs.kafka.admin import Cluster, Span
+from spark_jobs.kafka.admin import Span
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.lock import LEASE_MS, folder_lock
 from spark_jobs.platform.tables import as_table, write_rows, write_table
 from spark_jobs.report.summary import AuditVerdict, LatenessSummary
+from spark_jobs.tests.fake_cluster import FakeCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -31,25 +31,8 @@ TIMERS = "timer.requests"
 REACHED = {(TIMERS, 0): ReadPosition(((0, 9_800),), True, "first")}
 
 
-class Now(Cluster):
-    """A cluster whose topics hold just these spans."""
-
-    id = "first"
-
-    def __init__(self, *spans: Span) -> None:
-        self._spans = spans
-        self.partitions = {topic: sum(s.topic == topic for s in spans) for topic, *_ in spans}
-
-    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        return dict.fromkeys(topics, self.id)
-
-    def spans(self, topics: Iterable[str], *, from_ms: int | None = None, to_ms: int | None = None) -> list[Span]:
-        asked = set(topics)
-        return [span for span in self._spans if span.topic in asked]
-
-
 def read_further(*spans: Span, to_ms: int | None = None) -> list[Span]:
-    return spans_since(Now(*spans), [TIMERS], REACHED, new_from_ms=None, to_ms=to_ms)
+    return spans_since(FakeCluster(*spans), [TIMERS], REACHED, new_from_ms=None, to_ms=to_ms)
 
 
 def test_a_day_whose_audit_was_killed_keeps_no_later_one_from_being_made(tmp_path: Path) -> None:
@@ -71,8 +54,8 @@ def test_a_topic_that_ends_before_the_read_offset_is_an_error(spans: list[Span])
 
 
 def test_a_topic_of_another_id_is_an_error_though_it_has_grown_past_the_read_offset() -> None:
-    now = Now(Span(TIMERS, 0, 0, 10_000))
-    now.id = "second"
+    now = FakeCluster(Span(TIMERS, 0, 0, 10_000))
+    now.topic_id = "second"
     with pytest.raises(
         JobFailedError, match=r"timer.requests was created again: its id is second, .* give a new --out"
     ):
@@ -128,14 +111,14 @@ KNOWN = Span(TIMERS, 0, 0, 100)
 def test_an_archive_gets_no_hole(archive: Path, tmp_path: Path, spans: list[Span], told: str) -> None:
     """A partition that is new has its beginning in it, and a new archive begins where the topic does."""
     with pytest.raises(JobFailedError, match=TIMERS + told) if told else nullcontext():
-        require_no_gap(Now(*spans), archive, TIMERS)
-    require_no_gap(Now(spans[0]._replace(start=5)), tmp_path / "new", TIMERS)
+        require_no_gap(FakeCluster(*spans), archive, TIMERS)
+    require_no_gap(FakeCluster(spans[0]._replace(start=5)), tmp_path / "new", TIMERS)
 
 
 def test_the_archive_of_another_topic_of_that_name_is_refused(archive: Path) -> None:
     """Else the new one's requests would be passed over as read, and the old ones be judged in their place."""
     arguments = AuditArguments(access=KafkaAccess("localhost:9092"), out=archive / "out", archive=archive)
-    now = Now(Span(TIMERS, 0, 0, 200))
+    now = FakeCluster(Span(TIMERS, 0, 0, 200))
     with pytest.raises(UsageError, match=r"has partition 1 of timer\.requests, and that has 1 partitions"):
         read_plan.plan_once(now, arguments, {1: read_plan.ArchivedRange(0, 98, None)})
     with pytest.raises(JobFailedError, match=r"timer.requests/0 ends at 200, but .* holds it up to 500"):
@@ -146,13 +129,13 @@ def test_the_archive_of_another_topic_of_that_name_is_refused(archive: Path) -> 
 def test_offsets_between_archive_and_log_are_a_gap(archive: Path, log_start: int, gaps: int) -> None:
     """The archive's last record is at 97; behind it came what is no record."""
     arguments = AuditArguments(access=KafkaAccess("localhost:9092"), out=archive / "out", archive=archive)
-    now = Now(Span(TIMERS, 0, log_start, 200))
+    now = FakeCluster(Span(TIMERS, 0, log_start, 200))
     assert len(read_plan.plan_once(now, arguments, {0: read_plan.ArchivedRange(0, 98, None)}).gaps) == gaps
 
 
 def test_requests_before_a_range_are_excluded_not_deleted(tmp_path: Path) -> None:
     everything = AuditArguments(access=KafkaAccess("localhost:9092"), out=tmp_path)
-    cluster, whole, part = Now(Span(TIMERS, 0, 3, 30)), [Span(TIMERS, 0, 3, 30)], [Span(TIMERS, 0, 5, 20)]
+    cluster, whole, part = FakeCluster(Span(TIMERS, 0, 3, 30)), [Span(TIMERS, 0, 3, 30)], [Span(TIMERS, 0, 5, 20)]
     ranges = (everything, replace(everything, offsets={0: (5, 20)}))
     found = [read_plan.plan_once(cluster, asked, {}) for asked in ranges]
     assert [(plan.deleted_before, plan.excluded_before) for plan in found] == [(whole, ()), ((), part)]
@@ -160,11 +143,11 @@ def test_requests_before_a_range_are_excluded_not_deleted(tmp_path: Path) -> Non
 
 def test_an_archive_of_a_topic_that_was_created_again_is_refused(archive: Path, tmp_path: Path) -> None:
     """Or of one that it does not name, until that is written."""
-    now = Now(Span(TIMERS, 0, 0, 900))
+    now = FakeCluster(Span(TIMERS, 0, 0, 900))
     (tmp_path / "new").mkdir()
     for _ in range(2):
         require_same_topic(now, tmp_path / "new", TIMERS)
-    now.id = "second"
+    now.topic_id = "second"
     with pytest.raises(JobFailedError, match=r"timer.requests was created again since .*: give a new --out"):
         require_same_topic(now, tmp_path / "new", TIMERS)
     with pytest.raises(JobFailedError, match=r"does not say which timer.requests .*, write second to .*/topic_id;"):

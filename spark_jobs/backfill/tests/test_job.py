@@ -1,9 +1,9 @@
 """What a backfill decides of a missing timer, before it sends anything."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +22,7 @@ from spark_jobs.backfill.publish import BODIES
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.tables import ddl
+from spark_jobs.tests.fake_cluster import FakeCluster
 
 pytestmark = pytest.mark.spark
 
@@ -74,33 +75,21 @@ def test_a_mark_from_before_its_request_is_about_an_earlier_topic_of_that_name(s
     assert {row.origin for row in found.collect()} == {"t/0/6", "t/0/7", "t/0/8"}
 
 
-class Now(Cluster):
-    """`orders` has two partitions. is_compacted None: its settings may not be read."""
-
-    def __init__(self, topic_id: str | None, *starts: int, is_compacted: bool | None = False) -> None:
-        self._id, self._starts, self._is_compacted = topic_id, starts, is_compacted
-
-    def compacted(self, topics: Iterable[str], *, if_unknown: bool = False) -> list[str]:
-        return [*topics] if self._is_compacted or (self._is_compacted is None and if_unknown) else []
-
-    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        return {} if self._id is None else dict.fromkeys(topics, self._id)
-
-    def spans(self, topics: Iterable[str], *, from_ms: int | None = None, to_ms: int | None = None) -> list[Span]:
-        return [Span("orders", at, start, 90) for at, start in enumerate(self._starts)]
+def orders(*starts: int, **known: Any) -> FakeCluster:
+    return FakeCluster(*(Span("orders", at, start, 90) for at, start in enumerate(starts)), **known)
 
 
 @pytest.mark.parametrize(
     ("now", "is_changed"),
     [
-        (Now("first", 0, 20), False),
-        (Now("first", 0, 21), True),
-        (Now("second", 0, 0), True),
-        (Now(None, 0, 0), True),
-        (Now("first", 0, 0, 0), False),
-        (Now("first", 0, 0, 1), True),
-        (Now("first", 0, 20, is_compacted=True), True),
-        (Now("first", 0, 20, is_compacted=None), True),
+        (orders(0, 20), False),
+        (orders(0, 21), True),
+        (orders(0, 0, topic_id="second"), True),
+        (orders(0, 0, topic_id=None), True),
+        (orders(0, 0, 0), False),
+        (orders(0, 0, 1), True),
+        (orders(0, 20, is_compacted=True), True),
+        (orders(0, 20, is_compacted=None), True),
     ],
 )
 def test_a_topic_that_was_created_again_cut_or_compacted_since_the_audit_may_have_had_what_is_missing(
@@ -152,15 +141,6 @@ class BridgeAtWork:
             yield pa.RecordBatch.from_pylist([row | {"waits": waits} for row in batch.to_pylist()], schema=WAITS)
 
 
-class EmptyCluster:
-    partitions: ClassVar = {"timer.requests": 1, "timer.resent": 1}
-
-    def spans(self, topics: Sequence[str]) -> list[Span]:
-        return [Span(topic, 0, 0, 0) for topic in topics]
-
-    stable_spans = spans
-
-
 def test_what_waited_before_the_real_topics_were_looked_at_is_not_asked_about_again(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,7 +157,7 @@ def test_what_waited_before_the_real_topics_were_looked_at_is_not_asked_about_ag
 
     monkeypatch.setattr(backfill, "_with_reasons", judged)
     monkeypatch.setattr(backfill, "with_later_outcomes", nothing_came)
-    cluster: Any = EmptyCluster()
+    cluster = FakeCluster(*(Span(topic, 0, 0, 0) for topic in ("timer.requests", "timer.resent")))
     arguments = BackfillArguments(access=KafkaAccess("localhost:9092"), audit=tmp_path, out=tmp_path)
     assert backfill._backfill(cluster, arguments) == {"live": 1}
     assert {path.name for path in tmp_path.iterdir()} == {"requests", "looked", "backfill"}
