@@ -30,10 +30,8 @@ from spark_jobs.platform.session import job_session
 from spark_jobs.platform.tables import RECORDS_DDL, follow_records
 
 RECORDS, _CHECKPOINT, _TOPIC_ID = "records", "checkpoint", "topic_id"
-_EVERY = "60 seconds"
 _LOOK_S = 60
 _MOST_PER_BATCH = 2_000_000
-_MOST_BATCHES = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +48,10 @@ def run_archive(arguments: ArchiveArguments) -> int:
         require_no_gap(cluster, arguments.out, topic)
         require_same_topic(cluster, arguments.out, topic)
         records = follow_records(arguments.access, topic, _MOST_PER_BATCH)
-        trigger: dict[str, Any] = {"processingTime": _EVERY}
+        trigger: dict[str, Any] = {"processingTime": "60 seconds"}
         if not arguments.follow:
             trigger = {"availableNow": True}
-            spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", _MOST_BATCHES)  # all are counted at the end
+            spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", 100_000)  # all are counted at the end
         query = (
             records.withColumn("day", F.to_date(F.timestamp_millis("timestamp_ms")))
             .writeStream.format("parquet")

@@ -16,7 +16,6 @@ from spark_jobs.audit_rules.verdicts import FAULTS
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.report.summary import AuditVerdict
 
-JOB = "timer-audit"
 METRICS = {
     "faults": "Faults by class that the last audit found; of a stream: those reported since its start.",
     "requests": "Requests that the last audit judged; of a stream: verdicts since its start.",
@@ -66,7 +65,7 @@ class AuditMetrics:
             _try(f"--metrics-file {file}", lambda: write_to_textfile(str(file), self._registry))
         if gateway is not None:
             key = {"timer_topic": topic}
-            _try(f"--pushgateway {gateway}", lambda: push_to_gateway(gateway, JOB, self._registry, key))
+            _try(f"--pushgateway {gateway}", lambda: push_to_gateway(gateway, "timer-audit", self._registry, key))
 
 
 def _try(target: str, export: Callable[[], None]) -> None:

@@ -25,11 +25,6 @@ MOST_HOURS = 24
 MOST_POINTS = 300
 EDGES_MS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 600_000, 3_600_000)
 _DAY_MS = 86_400_000
-_LATEST_COLUMNS = (
-    *("lateness_ms", "origin", "delivered_topic", "delivered_partition", "delivered_offset"),
-    *("due_ms", "released_ms", "class"),
-)
-"""Columns that the report shows of the latest deliveries."""
 _WIDTHS_MS = (1_000, 10_000, MINUTE_MS, 600_000, HOUR_MS, _DAY_MS)
 
 
@@ -239,14 +234,15 @@ def _disorder(table: DataFrame, arguments: AuditArguments) -> tuple[int, list[st
 def details(table: DataFrame, counts: DataFrame, by_hour: DataFrame, found: AuditVerdict) -> Details:
     delivered = table.where("lateness_ms IS NOT NULL")
     bins, width_ms = histogram(counts)
-    # A pass over all columns would take longer.
-    latest = delivered.select(*_LATEST_COLUMNS).orderBy(F.desc("lateness_ms"), "origin")
+    # Only what the report shows: a pass over all columns would take longer.
+    place = ("delivered_topic", "delivered_partition", "delivered_offset")
+    latest = delivered.select("lateness_ms", "origin", *place, "due_ms", "released_ms", "class")
     return Details(
         histogram=bins,
         timeline=timeline(delivered, counts, width_ms),
         timeline_width_ms=width_ms,
         faults=_examples(table) if found.faults else (),
-        latest=tuple(latest.limit(MOST_EXAMPLES).collect()),
+        latest=tuple(latest.orderBy(F.desc("lateness_ms"), "origin").limit(MOST_EXAMPLES).collect()),
         codes=_codes(table) if found.counts[AuditClass.REJECTED] + found.counts[AuditClass.EXPIRED] else (),
         hours=tuple(by_hour.orderBy(F.desc("lateness_p99_ms"), "hour_ms", "topic").limit(MOST_HOURS).collect()),
         by_order=table.where(F.col("proof") == "order").count(),
