@@ -184,9 +184,10 @@ def test_a_value_that_is_refused_is_named_with_what_to_do(flag: str, value: str,
 
 def test_a_removed_setting_is_refused_in_config_and_environment_too(tmp_path: Path) -> None:
     (tmp_path / "bridge.toml").write_text('bootstrap_servers = "localhost:9092"\ndelivery = "at-least-once"')
-    for given, environment in (("--config", {}), ("--bootstrap-servers", {"TIMER_BRIDGE_DELIVERY": "x"})):
+    given: dict[str, dict[str, str]] = {"--config": {}, "--bootstrap-servers": {"TIMER_BRIDGE_DELIVERY": "x"}}
+    for flag, environment in given.items():
         with pytest.raises(UsageError, match="--delivery: removed; take it out"):
-            parse([given, str(tmp_path / "bridge.toml"), "--out", "audit"], environment)
+            parse([flag, str(tmp_path / "bridge.toml"), "--out", "audit"], environment)
 
 
 TOPICS = {"orders.eu", "orders.secret", "bills", "timer.requests", "timer.open", "_schemas", "__consumer_offsets"}
