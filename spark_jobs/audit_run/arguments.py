@@ -24,7 +24,6 @@ from spark_jobs.platform.flags import JobArguments, Option, Profiles, Setting, l
 
 EVERYTHING = ("*",)
 """Patterns of target topics that select none to be read beside those that requests name."""
-_MOST_SHOWN = 5
 _HELD = {
     "older": "an audit by day or batch of an older version, which this one cannot continue: give a new folder",
     "daily": "a daily audit: continue it with --daily, or give another folder",
@@ -189,9 +188,3 @@ def iso(at_ms: int) -> str:
         return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.") + f"{at_ms % 1000:03d} UTC"
     except (ValueError, OverflowError, OSError):
         return f"{at_ms} ms"
-
-
-def shown(values: Sequence[str]) -> str:
-    """Return "a, b, c, d, e and 7 more"."""
-    rest = len(values) - _MOST_SHOWN
-    return ", ".join(values[:_MOST_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

@@ -22,7 +22,7 @@ from spark_jobs.audit_rules import headers as c
 from spark_jobs.audit_rules.evidence import Observations, PartitionCount, pauses
 from spark_jobs.audit_rules.requests import MOVES, Feature, requests
 from spark_jobs.audit_rules.verdicts import GRACE_MS
-from spark_jobs.audit_run.arguments import EVERYTHING, AuditArguments, iso, shown
+from spark_jobs.audit_run.arguments import EVERYTHING, AuditArguments, iso
 from spark_jobs.audit_run.positions import Positions
 from spark_jobs.audit_run.waivers import waived
 from spark_jobs.errors import JobFailedError, UsageError
@@ -33,6 +33,7 @@ CLOCK_SKEW_MS = 600_000
 """How far a delivery's timestamp may precede its request's, when a range of time is read."""
 _ALL_KEYS, _ONE_KEY_IN = 1_000_000, 16
 """Up to a million records all keys are hashed, of more one in 16: it takes Spark ten times as long as a SHA-256."""
+_MOST_SHOWN = 5
 _HEAD = 1_000
 """Records at the beginning of a partition among which one with a time is looked for."""
 _METADATA_AGE_MS = 900_000
@@ -286,7 +287,9 @@ def _hanging(arguments: AuditArguments, unstable: Sequence[Span]) -> tuple[str, 
 def notes(cluster: Cluster, arguments: AuditArguments, unknown: Sequence[str]) -> list[str]:
     found = []
     if unknown:
-        found.append(f"Requests name target topics that do not exist: {shown(unknown)}. They cannot be delivered.")
+        rest = len(unknown) - _MOST_SHOWN
+        named = ", ".join(unknown[:_MOST_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+        found.append(f"Requests name target topics that do not exist: {named}. They cannot be delivered.")
     if arguments.rejected_topic not in cluster.partitions:
         found.append(f"There is no topic {arguments.rejected_topic}: nothing counts as rejected.")
     if arguments.receipts_topic not in cluster.partitions:
