@@ -180,7 +180,8 @@ def _due_ms(headers: Column, levels_ms: Sequence[int]) -> Column:
     by_level = F.when(level.isNotNull(), F.get(steps, F.least(level, F.lit(len(levels_ms))).cast("int")))
     due = F.coalesce(deliver, F.try_add(F.col("timestamp_ms"), F.coalesce(delay, by_level)))
     count = sum((c.has(headers, name).cast("int") for name in names.TIMES), F.lit(0))
-    recurs = (count == 0) & series.rule_of(headers).isNotNull()
+    is_move = c.value_of(headers, names.ACTION).eqNullSafe(F.lit(b"move"))
+    recurs = (count == 0) & ~is_move & series.rule_of(headers).isNotNull()
     return F.when(count == 1, due).when(recurs, series.first_due_ms(headers))
 
 
