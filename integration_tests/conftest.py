@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import NoReturn
 
 import pytest
 
@@ -40,7 +40,6 @@ class Broker:
     """A running broker of the whole session. Each test uses its own topics and groups."""
 
     bootstrap_servers: str
-    kind: Literal["given", "container", "embedded"]
 
 
 def missing(what: str) -> NoReturn:
@@ -55,13 +54,14 @@ def kafka() -> Iterator[Broker]:
     """Return the broker for tests that do not stop it."""
     given = os.environ.get("KAFKA_BOOTSTRAP")
     if given:
-        yield Broker(given, "given")
+        yield Broker(given)
     elif docker_answers():
         yield from containered()
     elif os.environ.get("CI") == "true":
         missing("CI tests against the container image, and no Docker engine answers: scripts/start-docker.sh")
     else:
-        yield from embedded()
+        with started("session", {}) as broker:
+            yield Broker(broker.bootstrap_servers)
 
 
 @pytest.fixture
@@ -95,27 +95,14 @@ def make_kafka(request: pytest.FixtureRequest) -> Iterator[Callable[[dict[str, s
 
 def started(name: str, properties: dict[str, str]) -> EmbeddedKafka:
     """Start a broker on an empty folder, which is kept after the test."""
-    broker = to_be_started(name, properties)
-    start(broker)
-    return broker
-
-
-def to_be_started(name: str, properties: dict[str, str]) -> EmbeddedKafka:
     folder = RUN / f"kafka-{name}"
     shutil.rmtree(folder, ignore_errors=True)
-    return EmbeddedKafka(folder, properties=properties, jars_cache=JARS_CACHE)
-
-
-def start(broker: EmbeddedKafka) -> None:
+    broker = EmbeddedKafka(folder, properties=properties, jars_cache=JARS_CACHE)
     try:
         broker.start(timeout_s=PATIENCE_S)
     except BridgeError as error:
         missing(f"no embedded broker: {error}")
-
-
-def embedded() -> Iterator[Broker]:
-    with started("session", {}) as broker:
-        yield Broker(broker.bootstrap_servers, "embedded")
+    return broker
 
 
 def docker_answers() -> bool:
@@ -157,7 +144,7 @@ def containered() -> Iterator[Broker]:
         container.with_env("KAFKA_" + name.upper().replace(".", "_"), value)
     container.waiting_for(LogMessageWaitStrategy("Kafka Server started").with_startup_timeout(int(PATIENCE_S)))
     with container:
-        yield Broker(f"{HOST}:{port}", "container")
+        yield Broker(f"{HOST}:{port}")
 
 
 def ensure_image() -> None:

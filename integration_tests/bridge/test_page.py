@@ -1,26 +1,22 @@
 """The page of two running bridges, in a real browser, over a real Kafka."""
 
-import os
 import re
-import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from playwright.sync_api import Browser, Locator, expect
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from bridge.dev.embedded_kafka import free_port
-from integration_tests.bridge.test_health import until
 from integration_tests.conftest import Broker
-from integration_tests.support.axe import violations
 from integration_tests.support.bridge_command import Names, get, read
 from integration_tests.support.browser import Visitor, chromium
-from integration_tests.support.patience import PATIENCE_S
+from integration_tests.support.patience import PATIENCE_S, until
 from kafka_timer import TimerProducer
 from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess
@@ -34,6 +30,10 @@ LONG = "order-" + "x" * 1000
 BINARY, RIGHT_TO_LEFT = b"\xff\xfe\x00\x01" * 50, "\u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627 " * 20
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u202e" + "w" * 200
 HASH = f"sha256:{sha256(OPERATOR.encode()).hexdigest()}"
+_AXE = {
+    "resultTypes": ["violations"],
+    "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22a", "wcag22aa", "best-practice"],
+}
 _TOKENS = {"operators": f"otto:{HASH}\n", "readers": f"rita:{READER}\n", "secret": "s" * 64}
 
 
@@ -56,8 +56,10 @@ class Group:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.ports[0]}"
 
-    def overview(self, number: int) -> tuple[int, Any]:
-        return get(self.ports[number], "/api/v1/overview", token=OPERATOR)
+    def has_all(self, number: int, pending: int = COUNT) -> bool:
+        """Return True if the overview of this bridge shows this number of timers, and no partition is missing."""
+        _, told = get(self.ports[number], "/api/v1/overview", token=OPERATOR)
+        return bool(told) and told.get("pending") == pending and not told["missing"]
 
     def ask(self, number: int, path: str, asked: dict[str, Any] | None = None, secret: str = OPERATOR) -> Any:
         status, told = get(self.ports[number], f"/api/v1/{path}", token=secret, body=asked)
@@ -93,12 +95,8 @@ def group(kafka: Broker, browser: Browser, tmp_path_factory: pytest.TempPathFact
         with TimerProducer({"bootstrap.servers": kafka.bootstrap_servers}, timer_topic=names.timers) as timers:
             made = Group(names, ports, bridges, timers, folder)
             fill(made)
-            for port in ports:
-                until(partial(get, port, "/health/ready"), lambda status, _: status == 200)
-            for number in range(len(ports)):
-                until(
-                    partial(made.overview, number), lambda _, told: told.get("pending") == COUNT and not told["missing"]
-                )
+            until(lambda: all(get(port, "/health/ready")[0] == 200 for port in ports), "two bridges that are ready")
+            until(lambda: all(map(made.has_all, range(len(ports)))), "all timers in both overviews")
             yield made
     finally:
         for bridge in bridges:
@@ -139,6 +137,14 @@ def visitor(browser: Browser, group: Group) -> Iterator[Callable[..., Visitor]]:
     for each in made:
         each.close()
     assert wrongs == []
+
+
+def violations(page: Page) -> list[str]:
+    """Return the violations of WCAG 2.2 A and AA and of axe's best practices, with all details of the page opened."""
+    for details in page.locator("details").all():
+        details.evaluate("details => details.open = true")
+    found = Axe().run(page, options=_AXE).response["violations"]
+    return [f"{rule['id']}: {node['target']}: {node['failureSummary']}" for rule in found for node in rule["nodes"]]
 
 
 def test_each_bridge_shows_both_and_moves_timers_of_the_other(group: Group) -> None:
@@ -370,7 +376,7 @@ def test_the_overview_refreshes_itself_until_it_is_paused_or_hidden(
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     group.timers.schedule(group.names.target, "v", delay="3h", id="live").result(PATIENCE_S)
-    until(partial(group.overview, 0), lambda _, told: told.get("pending") == COUNT + 1)
+    until(lambda: group.has_all(0, COUNT + 1), "one more timer")
     page.clock.run_for(5000)
     expect(page.locator(".figures")).to_contain_text(f"{COUNT + 1:,}")
     expect(page.get_by_role("columnheader", name="By topic")).to_be_visible()
@@ -392,6 +398,9 @@ def test_the_overview_refreshes_itself_until_it_is_paused_or_hidden(
     page.unroute("**/*")
     page.clock.run_for(5000)
     expect(page.get_by_role("status")).to_be_empty()
+    page.route("**/*", lambda route: route.fulfill(body="<h1>Done</h1>", content_type="text/html"))
+    page.clock.run_for(5000)  # as the page of an action's progress, when the action has ended
+    expect(page.get_by_role("heading", name="Done")).to_be_visible()
 
 
 def test_keys_open_pages_and_searches_and_can_be_turned_off(visitor: Callable[..., Visitor]) -> None:
@@ -410,26 +419,3 @@ def test_keys_open_pages_and_searches_and_can_be_turned_off(visitor: Callable[..
     page.keyboard.press("/")
     expect(page.get_by_role("searchbox")).not_to_be_focused()
     expect(page.get_by_role("heading", name="Timers")).to_be_visible()
-
-
-def test_an_action_that_takes_long_shows_how_far_it_is_until_it_has_ended(
-    group: Group, visitor: Callable[..., Visitor]
-) -> None:
-    """The last test of this module: an instance that was stopped may lose its partitions for some seconds after it."""
-    until(partial(group.overview, 0), lambda _, told: told.get("missing") == [])
-    page = visitor().page
-    page.goto(f"/timers?{urlencode({'topic': group.names.target})}")
-    page.get_by_label("Act on").select_option("all that match")
-    page.get_by_role("button", name="Release now").click()
-    page.get_by_role("heading", name="Release now: ").wait_for()
-    assert page.get_by_role("alert").all_inner_texts() == []
-    os.kill(group.bridges[1].pid, signal.SIGSTOP)
-    try:
-        page.get_by_role("button", name="Release now").click()
-        expect(page.get_by_role("heading", name="Release now: 0 timers")).to_be_visible()
-        assert violations(page) == []
-        expect(page.get_by_role("alert")).to_contain_text("nothing was sent, as partitions have not answered")
-    finally:
-        os.kill(group.bridges[1].pid, signal.SIGCONT)
-    expect(page.get_by_role("heading", name="Not done")).to_be_visible()
-    until(partial(get, group.ports[1], "/health/ready"), lambda status, _: status == 200)
