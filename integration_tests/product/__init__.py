@@ -1,1 +1,1 @@
-"""Docs, packages, containers, benchmarks and chaos."""
+"""Docs, packages, containers and chaos."""
