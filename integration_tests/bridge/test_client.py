@@ -18,7 +18,7 @@ from confluent_kafka import Producer, admin
 
 from bridge.errors import BridgeError
 from integration_tests.conftest import ROOT, Broker
-from integration_tests.support.bridge_command import COMMAND, Names, read
+from integration_tests.support.bridge_command import COMMAND, Names, command, read
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S, until
 from kafka_timer import Outcomes, TimerProducer, cancel_headers, headers_for, partition_for
@@ -32,15 +32,11 @@ class Served:
     """A running bridge, and clients of it."""
 
     def __init__(self, broker: Broker, names: Names, config: Path) -> None:
-        self.broker, self.names = broker, names
-        self.receipts = names.arguments[names.arguments.index("--receipts-topic") + 1]
-        self.config = config
+        self.broker, self.names, self.config = broker, names, config
 
     def command(self, *arguments: str, timers: str | None = None) -> "subprocess.CompletedProcess[str]":
         where = ["--bootstrap-servers", self.broker.bootstrap_servers, "--timer-topic", timers or self.names.timers]
-        return subprocess.run(
-            [COMMAND, *arguments, *where], capture_output=True, text=True, timeout=PATIENCE_S, check=False
-        )
+        return command(*arguments, *where)
 
     def started(self, *arguments: str) -> "subprocess.Popen[str]":
         where = ["--bootstrap-servers", self.broker.bootstrap_servers]
@@ -49,13 +45,12 @@ class Served:
 
     def outcomes(self, count: int) -> list[tuple[str, str]]:
         """(kind, id) of the first receipts, sorted."""
-        said = [json.loads(record.value()) for record in read(self.broker, self.receipts, count)]
+        said = [json.loads(record.value()) for record in read(self.broker, self.names.receipts, count)]
         return sorted((each["kind"], each.get("id", "")) for each in said)
 
 
 @pytest.fixture
-def served(kafka: Broker, tmp_path: Path) -> Iterator[Served]:
-    names = Names()
+def served(kafka: Broker, names: Names, tmp_path: Path) -> Iterator[Served]:
     names.create_target(kafka)
     arguments = [*names.arguments, "--partitions", str(PARTITIONS), "--levels", "1s"]
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, arguments):
@@ -86,16 +81,6 @@ def test_commands_send_replace_and_cancel(served: Served) -> None:
     assert (lost.returncode, json.loads(lost.stdout)["event"]) == (3, "lost"), lost
 
 
-@pytest.mark.broker
-def test_a_timer_topic_that_is_missing_is_told(kafka: Broker) -> None:
-    nowhere = f"nowhere-{uuid4().hex[:8]}"
-    with (
-        pytest.raises(BridgeError, match="there is no such topic: make it"),
-        TimerProducer({"bootstrap.servers": kafka.bootstrap_servers}, timer_topic=nowhere) as timers,
-    ):
-        timers.schedule("orders", b"v", delay="0", id="x")
-
-
 @contextmanager
 def running(example: str, *arguments: str) -> Iterator[list[str]]:
     """Run an example until the end of the block, and add its output to the list."""
@@ -112,11 +97,11 @@ def running(example: str, *arguments: str) -> Iterator[list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.broker
-def test_a_share_group_gets_a_failed_record_again_later_and_once(kafka: Broker, tmp_path: Path) -> None:
+def test_a_share_group_gets_a_failed_record_again_later_and_once(kafka: Broker, names: Names, tmp_path: Path) -> None:
     """If its consumer dies, a second retry replaces the first: bridge/tests/test_client.py."""
-    names, group, servers = Names(), f"share-{uuid4().hex[:8]}", kafka.bootstrap_servers
+    group, servers = f"share-{uuid4().hex[:8]}", kafka.bootstrap_servers
     retries = f"{names.target}.retry"
-    Admin(servers).create_topics([names.target, retries], partitions=1, settings=BROKER_CLOCK)
+    names.create_target(kafka, retries)
     set_up_share_group(servers, group)
     producer = Producer({"bootstrap.servers": servers})
     for value in (b"fine", b"fails"):
@@ -172,7 +157,7 @@ def test_case_9_the_example_retries_until_the_dead_letters(served: Served) -> No
 def test_commands_wait_for_the_outcome(served: Served) -> None:
     topics = ["--wait", "--config", str(served.config)]
     target = served.names.target
-    for command, said, code in (
+    for words, said, code in (
         (["send", target, "v", "--in", "200ms"], "delivered, ", 0),
         (["send", target, "v", "--in", "400d"], "rejected: too-far: ", 4),
         (["send", target, "v", "--in", "1h", "--id", "a", "--timeout", "1s"], "no outcome within 1s", 5),
@@ -183,8 +168,8 @@ def test_commands_wait_for_the_outcome(served: Served) -> None:
         (["release", "new", "--json"], '{"outcome": {"state": "moved", "at_ms": ', 0),
         (["cancel", "a", "--all-partitions"], "", 0),
     ):
-        ended = served.command(*command, *topics)
-        assert (ended.returncode, (ended.stdout + ended.stderr).startswith(said)) == (code, True), (command, ended)
+        ended = served.command(*words, *topics)
+        assert (ended.returncode, (ended.stdout + ended.stderr).startswith(said)) == (code, True), (words, ended)
 
 
 @pytest.mark.broker
@@ -228,7 +213,7 @@ def test_outcomes_are_followed_by_one_consumer(served: Served) -> None:
     config, names = {"bootstrap.servers": served.broker.bootstrap_servers}, served.names
     outcomes = Outcomes(
         {**config, "linger.ms": 5},
-        receipts_topic=served.receipts,
+        receipts_topic=names.receipts,
         rejected_topic=names.rejected,
         targets=[names.target],
     )

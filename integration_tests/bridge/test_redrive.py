@@ -1,7 +1,8 @@
 """`timer-bridge redrive` against a real broker: parked records are sent again, each once, also after a crash."""
 
 import json
-import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,8 @@ from bridge.page.api.kafka import ConfluentKafkaPort
 from bridge.redrive.rules import Parked, RedriveFilter, marker_of
 from bridge.redrive.sender import ConfluentRedrive, RedriveResult
 from integration_tests.conftest import Broker
-from integration_tests.support.bridge_command import COMMAND, SOON, Names, read, send
+from integration_tests.support.bridge_command import SOON, Names, command, read, send
 from integration_tests.support.cluster import Cluster
-from integration_tests.support.patience import PATIENCE_S
 from kafka_timer.headers import Headers
 from kafka_timer.origin import TimerPartition
 from scripts.common.processes import BridgeProcess
@@ -35,6 +35,7 @@ class Place:
         own = topics | {"redriven_topic": f"redriven-{self.timers}", "group": f"group-{self.timers}"}
         self.settings = Settings(bootstrap_servers=broker.bootstrap_servers, **own)
         self.marks = self.settings.redrive_marks
+        self.closing = ExitStack()
 
     def park(self, value: bytes, number: int, code: bytes = b"unknown-topic", partition: int = 0) -> None:
         origin = f"{self.timers}/1/{number}".encode()
@@ -45,6 +46,7 @@ class Place:
     def redrive(self, *, begun: bool = True) -> ConfluentRedrive:
         self.cluster.flush()
         made = ConfluentRedrive(self.settings)
+        self.closing.callback(made.close)
         if begun:
             made.begin()
         return made
@@ -59,9 +61,7 @@ class Place:
     def all_of_it(self) -> int:
         """Run one `redrive --apply`; return the number of sent records."""
         redrive, selected = self.looked()
-        sent = redrive.apply(selected).count
-        redrive.close()
-        return sent
+        return redrive.apply(selected).count
 
     @property
     def everything(self) -> RedriveFilter:
@@ -72,26 +72,26 @@ class Place:
 
 
 @pytest.fixture
-def place(kafka: Broker) -> Place:
-    return Place(kafka)
+def place(kafka: Broker) -> Iterator[Place]:
+    made = Place(kafka)
+    with made.closing:
+        yield made
 
 
-def test_what_was_parked_by_a_bridge_is_delivered_once_its_topic_is_there(kafka: Broker, tmp_path: Path) -> None:
-    names = Names()
-    arguments = [*names.arguments, "--resent-topic", f"resent-{names.timers}"]
+def test_what_was_parked_by_a_bridge_is_delivered_once_its_topic_is_there(
+    kafka: Broker, names: Names, tmp_path: Path
+) -> None:
+    resent = ["--resent-topic", f"resent-{names.timers}"]
+    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--group", names.group, "--timer-topic", names.timers]
 
     def redrive(*options: str) -> dict[str, Any]:
-        given = dict(zip(arguments[::2], arguments[1::2], strict=True))
-        wanted = ("--group", "--timer-topic", "--rejected-topic", "--resent-topic")
-        where = [word for name in wanted for word in (name, given[name])]
-        command = [COMMAND, "redrive", "--json", "--bootstrap-servers", kafka.bootstrap_servers, *where, *options]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        ended = command("redrive", "--json", *where, "--rejected-topic", names.rejected, *resent, *options)
         assert ended.returncode == 0, ended.stderr
         told: dict[str, Any] = json.loads(ended.stdout)
         return told
 
     to = ("timer-topic", names.target.encode())
-    with BridgeProcess(tmp_path, kafka.bootstrap_servers, arguments):
+    with BridgeProcess(tmp_path, kafka.bootstrap_servers, [*names.arguments, *resent]):
         for number in range(3):
             send(kafka, names, b"%d" % number, to, SOON, ("trace", b"x"), ("timer-id", b"%d" % number))
         send(kafka, names, b"bad", to, ("timer-delay-ms", b"-1"))
@@ -115,9 +115,7 @@ def test_what_was_parked_by_a_bridge_is_delivered_once_its_topic_is_there(kafka:
 def test_a_record_goes_back_as_it_was_to_its_partition_unless_a_former_version_has_marked_it(place: Place) -> None:
     place.park(b"one", 4)
     place.park(b"two", 5)
-    looking = place.redrive(begun=False)
-    first, _ = looking.look(place.everything).selected
-    looking.close()
+    first, _ = place.redrive(begun=False).look(place.everything).selected
     place.cluster.create(place.marks.former, 2, cleanup_policy="compact")
     place.cluster.send(place.marks.former, marker_of(first), key=b"%b/0/0" % place.rejected.encode(), partition=1)
     assert [place.all_of_it(), place.all_of_it()] == [1, 0]
@@ -135,7 +133,6 @@ def test_a_redrive_that_another_one_overtakes_sends_nothing_more(place: Place) -
     assert place.all_of_it() == 500
     with pytest.raises(FencedError, match="another `timer-bridge redrive"):
         first.apply(selected[100:], stands.extend)
-    first.close()
     assert stands == selected[:100]
     assert place.all_of_it() == 0
     assert sorted(int(record.value()) for record in place.sent()) == list(range(600))
@@ -157,7 +154,6 @@ def test_a_redrive_sends_the_records_that_a_dead_one_left_uncommitted(
             dead.apply(selected)
     assert place.all_of_it() == 5
     assert sorted(int(record.value()) for record in place.sent()) == list(range(5))
-    dead.close()
 
 
 def test_a_record_that_the_timer_topic_refuses_delays_no_other(place: Place) -> None:
@@ -166,7 +162,6 @@ def test_a_record_that_the_timer_topic_refuses_delays_no_other(place: Place) -> 
         place.park(b"%d" % number, number)
     redrive, selected = place.looked()
     sent = redrive.apply(selected)
-    redrive.close()
     assert (sent.count, [(record.origin, code) for record, code in sent.refused]) == (3, [(0, "too-large")])
     assert [record.value() for record in place.sent()] == [b"1", b"2", b"3"]
     assert len(place.cluster.read(place.marks.topic)) == 3
@@ -179,7 +174,6 @@ def test_without_the_timer_topic_it_says_what_to_do(place: Place) -> None:
     redrive = place.redrive(begun=False)
     with pytest.raises(BridgeError, match="does not exist: start `timer-bridge run`, which makes it"):
         redrive.look(place.everything)
-    redrive.close()
 
 
 def test_marks_that_would_expire_are_refused(place: Place) -> None:
@@ -187,7 +181,6 @@ def test_marks_that_would_expire_are_refused(place: Place) -> None:
     redrive = place.redrive(begun=False)
     with pytest.raises(BridgeError, match=r"cleanup\.policy is delete: set it to compact"):
         redrive.begin()
-    redrive.close()
 
 
 def test_a_redrive_by_the_page_that_has_nothing_to_send_ends_no_other_one(place: Place) -> None:
@@ -196,9 +189,8 @@ def test_a_redrive_by_the_page_that_has_nothing_to_send_ends_no_other_one(place:
     place.park(b"two", 5)
     running = place.redrive()
     page = ConfluentKafkaPort(place.settings)
+    place.closing.callback(page.close)
     chosen = {(TimerPartition(place.rejected, 0), 0)}
     assert page.redrive(chosen, lambda _: None) == RedriveResult()
     assert running.apply(running.look(place.everything).selected).count == 1
     assert page.redrive({(TimerPartition(place.rejected, 0), 1)}, lambda _: None) == RedriveResult()
-    for each in (running, page):
-        each.close()

@@ -64,7 +64,7 @@ class TestRejections:
         with closing(World(strict_kafka.bootstrap_servers)) as world:
             assert self.run(world, world.sink(), [out(misspelt)])[0] == {0: "unknown-topic"}
             client = TimerProducer({"bootstrap.servers": strict_kafka.bootstrap_servers}, timer_topic=misspelt)
-            with pytest.raises(BridgeError, match="there is no such topic"), client:
+            with pytest.raises(BridgeError, match="there is no such topic: make it"), client:
                 client.schedule("orders", "v", delay="1ms")
             assert misspelt not in world.cluster.admin.list_topics(timeout=PATIENCE_S).topics
 

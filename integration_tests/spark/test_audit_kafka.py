@@ -20,7 +20,7 @@ from integration_tests.support.bridge_command import Names, read
 from integration_tests.support.patience import PATIENCE_S, until
 from kafka_timer import headers as names
 from kafka_timer.murmur2 import partition_of
-from scripts.common.kafka_io import BROKER_CLOCK, Admin
+from scripts.common.kafka_io import BROKER_CLOCK, Admin, now_ms
 from scripts.common.processes import BridgeProcess
 from spark_jobs.audit import main, run_audit
 from spark_jobs.audit_run import requests_table
@@ -114,10 +114,6 @@ class World:
         topics = ["--timer-topic", self.timers, "--rejected-topic", self.rejected, "--receipts-topic", self.receipts]
         at_once = ["--settle-ms", "0", "--skew-ms", "0"]
         return ["--bootstrap-servers", self.servers, "--out", str(out), *topics, *at_once]
-
-
-def now_ms() -> int:
-    return int(time.time() * 1000)
 
 
 def due(at_ms: int) -> tuple[str, bytes]:

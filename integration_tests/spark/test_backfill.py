@@ -1,7 +1,6 @@
 """Backfill on a real broker beside a real bridge: a gap is found, filled once, and the audit is clean after that."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from integration_tests.support.patience import PATIENCE_S, until
 from kafka_timer import headers as names
 from schemas.journal import END
 from schemas.progress import Progress
+from scripts.common.kafka_io import now_ms
 from scripts.common.processes import BridgeProcess
 from spark_jobs import archive, audit
 from spark_jobs.audit_rules.verdicts import GRACE_MS
@@ -34,13 +34,10 @@ class World:
         self.orders, self.bills = (self.cluster.topic(name, 2, message_timestamp_type="LogAppendTime") for name in "ob")
         self.marks, self.former = (f"{name}-{self.topics.timers}" for name in ("resent", "backfilled"))
         self.servers = kafka.bootstrap_servers
-        given = dict(zip(self.topics.arguments[::2], self.topics.arguments[1::2], strict=True))
         self._where = ["--bootstrap-servers", kafka.bootstrap_servers]
-        for flag in ("--timer-topic", "--rejected-topic"):
-            self._where += [flag, given[flag]]
-        self._of_audit = ["--receipts-topic", given["--receipts-topic"], "--settle-ms", "0", "--skew-ms", "0"]
-        self.group = given["--group"]
-        self._of_backfill = ["--journal-topic", given["--journal-topic"], "--group", self.group]
+        self._where += ["--timer-topic", self.topics.timers, "--rejected-topic", self.topics.rejected]
+        self._of_audit = ["--receipts-topic", self.topics.receipts, "--settle-ms", "0", "--skew-ms", "0"]
+        self._of_backfill = ["--journal-topic", self.topics.journal, "--group", self.topics.group]
 
     def bridge(self) -> BridgeProcess:
         """Return a bridge that leaves its group at a stop, so that `settle_all` need not wait for its session's end."""
@@ -61,7 +58,7 @@ class World:
 
     def settle_all(self) -> None:
         """Commit progress as if all requests had been delivered: what was not is lost."""
-        consumer: Any = Consumer({"bootstrap.servers": self.servers, "group.id": self.group})
+        consumer: Any = Consumer({"bootstrap.servers": self.servers, "group.id": self.topics.group})
         known = {record.partition(): record.offset() + 1 for record in self.cluster.read(self.topics.timers)}
         progress = {at: Progress(end, END, end, 1) for at, end in known.items()}
         asked = [TopicPartition(self.topics.timers, at, p[0], metadata=p.metadata()) for at, p in progress.items()]
@@ -99,10 +96,6 @@ class World:
 @pytest.fixture
 def world(kafka: Broker, tmp_path: Path) -> World:
     return World(kafka, tmp_path)
-
-
-def now_ms() -> int:
-    return int(time.time() * 1000)
 
 
 @pytest.mark.slow

@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from integration_tests.conftest import Broker
-from integration_tests.spark.test_backfill import now_ms
 from integration_tests.support.bridge_command import Names, command
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import until
 from kafka_timer import headers as names
 from kafka_timer.control import Paused, control_record
 from schemas.resent import Job, MarkTopics
+from scripts.common.kafka_io import now_ms
 from scripts.common.processes import BridgeProcess
 from spark_jobs.errors import JobFailedError, UsageError
 from spark_jobs.importer import job as bulk_import

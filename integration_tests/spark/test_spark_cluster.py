@@ -7,10 +7,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from integration_tests.conftest import Broker, started
-from integration_tests.spark.test_audit_kafka import World, clean, due, now_ms
-from integration_tests.support.audit_history import write_history
+from integration_tests.spark.test_audit_kafka import World, clean, due
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.spark_cluster import SparkCluster
+from kafka_timer import headers as names
+from scripts.common.kafka_io import now_ms
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.slow, pytest.mark.spark, pytest.mark.broker]
 
@@ -41,6 +42,23 @@ def test_an_audit_by_spark_submit_finds_what_a_local_one_finds(
     assert here == there
     assert [row["origin"] for row in there if row["class"] == "missing"] == [lost.origin.decode()]
     assert cluster.executors() == 2
+
+
+def write_history(cluster: Cluster, count: int) -> None:
+    """Write timers, half of them with ids, and their deliveries, to new topics."""
+    timers, targets, partitions = "timer.requests", ("orders", "bills", "returns"), 4
+    for topic in (timers, "timer.rejected", "timer.receipts", *targets):
+        cluster.create(topic, partitions, message_timestamp_type="LogAppendTime")
+    due_ms = str(now_ms())
+    for number in range(count):
+        offset, partition = divmod(number, partitions)
+        target, value = targets[number % len(targets)], b"%d" % number
+        asked = [(names.TOPIC, target), (names.DELIVER_MS, due_ms), (names.ID, f"order-{number}")]
+        cluster.send(timers, value, headers=asked[: 2 + offset % 2], partition=partition)
+        origin = (names.ORIGIN, f"{timers}/{partition}/{offset}")
+        times = [(names.DELIVER_MS, due_ms), (names.RELEASED_MS, due_ms)]
+        cluster.send(target, value, headers=[origin, *times, (names.ROLLS, "0")], partition=partition)
+    cluster.flush()
 
 
 def test_a_driver_of_128_mb_audits_two_million_records(cluster: SparkCluster, tmp_path: Path) -> None:
