@@ -16,12 +16,11 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Producer, admin
 
-from bridge.errors import BridgeError
 from integration_tests.conftest import ROOT, Broker
 from integration_tests.support.bridge_command import COMMAND, Names, command, read
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S, until
-from kafka_timer import Outcomes, TimerProducer, cancel_headers, headers_for, partition_for
+from kafka_timer import cancel_headers, headers_for, partition_for
 from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess
 
@@ -55,7 +54,8 @@ def served(kafka: Broker, names: Names, tmp_path: Path) -> Iterator[Served]:
     arguments = [*names.arguments, "--partitions", str(PARTITIONS), "--levels", "1s"]
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, arguments):
         config = tmp_path / "topics.toml"
-        config.write_text(f'receipts_topic = "{names.receipts}"\nrejected_topic = "{names.rejected}"\n')
+        topics = f'receipts_topic = "{names.receipts}"\nrejected_topic = "{names.rejected}"\n'
+        config.write_text(f'{topics}[kafka]\n"linger.ms" = 5\n')  # which no consumer takes
         yield Served(kafka, names, config)
 
 
@@ -103,17 +103,16 @@ def test_a_share_group_gets_a_failed_record_again_later_and_once(kafka: Broker, 
     retries = f"{names.target}.retry"
     names.create_target(kafka, retries)
     set_up_share_group(servers, group)
-    producer = Producer({"bootstrap.servers": servers})
+    cluster = Cluster(servers)
     for value in (b"fine", b"fails"):
-        producer.produce(names.target, value)
-    assert producer.flush(PATIENCE_S) == 0
+        cluster.send(names.target, value)
+    cluster.flush()
     arguments = ["--bootstrap-servers", servers, "--group", group, "--topic", names.target]
     arguments += ["--retry-topic", retries, "--timer-topic", names.timers]
     bridge = BridgeProcess(tmp_path, servers, [*names.arguments, "--levels", "1s"])
     with bridge, running("share_group", *arguments) as said:
         (retried,) = read(kafka, retries, 1)
     assert (retried.value(), dict(retried.headers())["timer-retries"]) == (b"fails", b"1")
-    cluster = Cluster(servers)
     assert cluster.values(retries) == [b"fails"]
     assert "failed fails" in said[0]
 
@@ -134,11 +133,11 @@ def test_case_9_the_example_retries_until_the_dead_letters(served: Served) -> No
     group = f"billing-{uuid4().hex[:8]}"
     dead = f"DLQ.{group}"
     Admin(served.broker.bootstrap_servers).create_topics([dead], partitions=1, settings=BROKER_CLOCK)
-    producer = Producer({"bootstrap.servers": served.broker.bootstrap_servers})
-    producer.produce(served.names.target, b"fine")
+    cluster = Cluster(served.broker.bootstrap_servers)
+    cluster.send(served.names.target, b"fine")
     last = [("timer-retries", b"14"), ("timer-retry-group", group.encode()), ("trace", b"1")]
-    producer.produce(served.names.target, b"fails", b"key", headers=list(last))
-    assert producer.flush(PATIENCE_S) == 0
+    cluster.send(served.names.target, b"fails", key=b"key", headers=last)
+    cluster.flush()
     arguments = ["--bootstrap-servers", served.broker.bootstrap_servers, "--topic", served.names.target]
     arguments += ["--group", group, "--timer-topic", served.names.timers]
     with running("consumer_retry", *arguments) as output:
@@ -206,27 +205,6 @@ def test_a_cancel_by_another_partitioner_tells_where_the_timer_may_be(served: Se
     everywhere = ["--in", "1h", "--all-partitions", "--wait", "--config", str(served.config)]
     replaced = served.command("replace", differ[0], served.names.target, "w", *everywhere)
     assert (replaced.returncode, "cancelled\n" in replaced.stdout) == (0, True), replaced
-
-
-@pytest.mark.broker
-def test_outcomes_are_followed_by_one_consumer(served: Served) -> None:
-    config, names = {"bootstrap.servers": served.broker.bootstrap_servers}, served.names
-    outcomes = Outcomes(
-        {**config, "linger.ms": 5},
-        receipts_topic=names.receipts,
-        rejected_topic=names.rejected,
-        targets=[names.target],
-    )
-    with TimerProducer(config, timer_topic=names.timers, outcomes=outcomes) as timers:
-        sent = [timers.schedule(names.target, b"v", delay="1s").result(PATIENCE_S) for _ in range(3)]
-        gone = timers.schedule(names.target, b"v", delay="1h", id="a").result(PATIENCE_S)
-        lost = timers.schedule(f"no-{names.target}", b"v", delay="1s").result(PATIENCE_S)
-        answer = timers.answer(timers.cancel("a").result(PATIENCE_S))
-        ends = [timers.outcome(each).result(PATIENCE_S) for each in (*sent, gone, lost)]
-        assert [end.state for end in ends] == ["delivered"] * 3 + ["cancelled", "rejected"]
-        assert (answer.result(PATIENCE_S).state, ends[-1].code) == ("cancelled", "unknown-topic")
-    with pytest.raises(BridgeError, match=r"missing-topic: cannot be read: .*name an existing topic"):
-        Outcomes(config, receipts_topic="missing-topic")
 
 
 @pytest.mark.broker

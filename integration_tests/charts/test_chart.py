@@ -76,11 +76,6 @@ def everything() -> dict[str, Any]:
     return render(ALL)
 
 
-@pytest.fixture(scope="module")
-def pod(objects: dict[str, Any]) -> dict[str, Any]:
-    return dict(objects["StatefulSet"]["spec"]["template"]["spec"])
-
-
 def specs_of(objects: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the pods' specs of bridge, test and audit, by the object that has them."""
     found = {"StatefulSet": objects["StatefulSet"]["spec"]["template"], "Pod/test": objects["Pod/test"]}
@@ -154,7 +149,6 @@ def changed(wanted: dict[str, Any], least: dict[str, Any] = LEAST) -> dict[str, 
         ({"monitoring.serviceMonitors": True}, "serviceMonitors"),
         ({"workers": "auto"}, "/workers"),
         ({"pod": {"nodeSelectr": {"disk": "ssd"}}}, "nodeSelectr"),
-        ({"pod": {"topologySpreadConstraints": []}}, "topologySpreadConstraints"),
         ({"resources": {"request": {"cpu": 1}}}, "request"),
         ({"resources.requests": {"cpus": 1}}, "cpus"),
         ({"podLabels": {"app.kubernetes.io/name": "mine"}}, "app.kubernetes.io/name"),
@@ -163,7 +157,6 @@ def changed(wanted: dict[str, Any], least: dict[str, Any] = LEAST) -> dict[str, 
         ({"service.type": "ExternalName"}, "/service/type"),
         ({"settings": "partitions = ["}, "settings: not TOML"),
         ({"settings": "standby = true"}, "use the value standby.enabled"),
-        ({"settings": "workers = 2"}, "use the value workers"),
         ({"settings": "http_port = 80"}, "http_port is set by the chart"),
         ({"ingress.enabled": True}, "/ingress/host"),
         ({"ingress.enabled": True, "ingress.host": "timers.example"}, "put page = true into settings"),
@@ -250,8 +243,8 @@ def test_a_command_of_the_chart_runs_and_asks_for_a_token(objects: dict[str, Any
     assert (tmp_path / "data" / "timers").stat().st_mode & 0o777 == 0o700
 
 
-def test_secrets_are_files_that_the_bridge_may_read(objects: dict[str, Any], pod: dict[str, Any]) -> None:
-    secrets = {each["name"]: each["secret"] for each in pod["volumes"] if "secret" in each}
+def test_secrets_are_files_that_the_bridge_may_read(objects: dict[str, Any]) -> None:
+    secrets = {each["name"]: each["secret"] for each in specs_of(objects)["StatefulSet"]["volumes"] if "secret" in each}
     assert secrets == {
         "kafka": {"secretName": "login", "defaultMode": 0o440},
         "tokens": {"secretName": "tokens", "defaultMode": 0o440},
@@ -285,7 +278,8 @@ def test_the_test_and_the_audit_are_no_bridges(objects: dict[str, Any], tmp_path
     assert mounts >= {"/audit", "/tmp", "/home/timer-bridge"}, "what Spark writes to, as the root is read-only"
 
 
-def test_a_pod_has_no_rights(objects: dict[str, Any], pod: dict[str, Any]) -> None:
+def test_a_pod_has_no_rights(objects: dict[str, Any]) -> None:
+    pod = specs_of(objects)["StatefulSet"]
     (user,) = set(re.findall(r"^USER (\d+):\1$", (ROOT / "compose/bridge/Dockerfile").read_text(), re.MULTILINE))
     assert pod["securityContext"] == {
         "runAsNonRoot": True,

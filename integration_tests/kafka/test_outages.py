@@ -16,7 +16,6 @@ from bridge.config.topic_requirements import fetch_limits
 from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import (
     BrokerUnavailableError,
-    FencedError,
     MembershipLostError,
     OutcomeUnknownError,
     PartitionUnreadableError,
@@ -24,8 +23,6 @@ from bridge.errors import (
 from bridge.kafka import ConfluentControl, ConfluentHistory, ConfluentSink, Retrier
 from bridge.kafka import client_config as clients
 from bridge.kafka.readers import LIMIT_S
-from bridge.kafka.transactions.producer import TransactionalProducer
-from bridge.kafka.transactions.record_sender import TransactionContents
 from bridge.ports import Aborted, Committed, Transaction
 from integration_tests.conftest import FAST_RESTART, started
 from integration_tests.support.patience import PATIENCE_S
@@ -48,16 +45,6 @@ def broker(module_kafka: EmbeddedKafka) -> EmbeddedKafka:
 
 
 class TestOutages:
-    def test_a_suspended_broker_is_waited_for(self, broker: EmbeddedKafka) -> None:
-        with closing(World(broker.bootstrap_servers)) as world:
-            world.request(b"a", b"b")
-            history = world.history()
-            for _ in range(2):  # each time its session expires, and a new leader is elected
-                with suspended(broker, 4.5):
-                    assert history.bounds(world.partition()) == (0, 2)
-                    assert history.journal_ends([world.partition()])[world.partition()] == 0
-                    assert history.offset_at(world.partition(), 0) == 0
-
     def test_no_read_of_the_loop_waits_longer_than_5_s_for_a_frozen_broker(self, broker: EmbeddedKafka) -> None:
         assert broker.pid is not None
         with closing(World(broker.bootstrap_servers)) as world, ExitStack() as closing_:
@@ -121,23 +108,6 @@ class TestOutages:
             assert outcome == Aborted({})
             retry_until_success(world, sink, member, transaction)
             assert world.cluster.values(target) == [b"1", b"2"]
-
-    def test_a_producer_fenced_by_its_own_late_request_is_replaced(self, broker: EmbeddedKafka) -> None:
-        """A suspended broker may execute a request after its repetition. Here a second producer does the same."""
-        with closing(World(broker.bootstrap_servers)) as world:
-            target, group_metadata = world.cluster.topic("target"), group_metadata_of(world)
-            settings = clients.producer(world.connection(), 0)
-            with suspended(broker, 3.5):
-                asked_twice = TransactionalProducer(settings, world.retrier)
-            late = TransactionalProducer(settings, world.retrier)
-            batch = TransactionContents([out(target)], {world.partition(): progress(1)}, group_metadata, {})
-            assert asked_twice.await_acknowledgements(batch) or asked_twice.commit(batch)
-            assert asked_twice.is_broken
-            assert late.await_acknowledgements(batch) is None
-            assert late.commit(batch) is None
-            TransactionalProducer(settings, world.retrier)
-            with pytest.raises(FencedError):
-                assert late.await_acknowledgements(batch) or late.commit(batch)
 
     def test_a_process_that_has_to_end_does_not_wait_for_a_broker(self, broker: EmbeddedKafka) -> None:
         world = World(broker.bootstrap_servers)

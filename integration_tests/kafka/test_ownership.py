@@ -116,19 +116,6 @@ def test_case_29_an_instance_suspended_past_its_session_publishes_nothing(make_f
     field.demand_each_once()
 
 
-@pytest.mark.slow  # one that sleeps past its session is replaced too
-def test_a_dead_instance_is_replaced_when_its_session_has_expired(make_field: MakeField) -> None:
-    """Its open transaction holds up readers for at most the transaction timeout, although it does not come back."""
-    field = make_field(4, *CONSUMER)
-    dead, other = field.start("dead", "other")
-    with field.load():
-        field.until_delivered(300)
-        dead.kill()
-        field.until_owned(other)
-        field.until_delivered(300)
-    field.demand_each_once()
-
-
 @pytest.mark.slow
 def test_a_group_changes_its_protocol_after_a_stop_of_all(make_field: MakeField) -> None:
     field = make_field(2)

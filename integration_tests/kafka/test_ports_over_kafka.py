@@ -3,10 +3,9 @@
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from uuid import uuid4
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TopicPartition
 
 from bridge.errors import BridgeError, FencedError
 from bridge.kafka import ConfluentControl
@@ -18,7 +17,7 @@ from bridge.kafka.transactions.sink import ProducerSlot
 from bridge.ports import MAX_IN_FLIGHT, Aborted, Record, Transaction
 from integration_tests.conftest import Broker
 from integration_tests.support.patience import becomes
-from integration_tests.support.ports import Member, World, group_metadata_of, out, progress, publish
+from integration_tests.support.ports import World, group_metadata_of, out, progress, publish
 
 pytestmark = pytest.mark.broker
 
@@ -100,14 +99,6 @@ class TestSource:
             assert sink.submit(carried).wait() == Aborted({})
         assert world.cluster.values(target) == []
 
-    def test_a_second_member_of_one_instance_id_fences_the_first(self, world: World) -> None:
-        first = Member(world.source(group_instance_id="pod-1"))
-        first.own(1)
-        second = Member(world.source(group_instance_id="pod-1"))
-        with pytest.raises(FencedError, match="another process runs with this instance's id"):
-            second.poll_until(lambda: False, first)
-        second.own(1)
-
 
 class TestSink:
     def test_a_start_ends_open_transactions_of_the_former_life(self, world: World) -> None:
@@ -178,8 +169,7 @@ class TestSink:
 
 def test_the_control_topic_is_read_to_its_end_once_and_then_polled(world: World) -> None:
     """Also after markers, and past an open transaction."""
-    topic = f"control-{uuid4().hex[:8]}"
-    world.cluster.create(topic, 1)
+    topic = world.cluster.topic("control")
 
     def send(*numbers: int) -> list[bytes]:
         for number in numbers:
@@ -193,8 +183,7 @@ def test_the_control_topic_is_read_to_its_end_once_and_then_polled(world: World)
     with closing(ConfluentControl(world.connection(), topic, world.retrier)) as control:
         assert values(control.catch_up()) == []
         sent = send(*range(1200))
-        hanging = Producer({"bootstrap.servers": world.cluster.bootstrap_servers, "transactional.id": topic})
-        hanging.init_transactions()
+        hanging = world.cluster.transactional()
         for number in range(2):
             hanging.begin_transaction()
             hanging.produce(topic, b"by a transaction")

@@ -97,16 +97,6 @@ class TestRejections:
         fates = [sink.submit(contents).wait() for _ in range(2)]
         assert [fate.unavailable if isinstance(fate, Aborted) else None for fate in fates] == [frozenset(), {small}]
 
-    def test_case_25_a_batch_too_large_though_each_record_fits(self, world: World) -> None:
-        good, small = world.cluster.topic("good"), world.cluster.topic("small", max_message_bytes="1000")
-        sink = world.sink()
-        outgoing = [out(small, b"%03d" % n * 33) for n in range(30)] + [out(good)]
-        codes, aborted = self.run(world, sink, outgoing)
-        assert codes == {}
-        assert aborted <= 12
-        assert world.cluster.values(small) == [record.value for record in outgoing[:30]]
-        assert self.run(world, sink, outgoing) == ({}, 0)
-
     def test_a_record_without_key_on_a_compacted_topic(self, world: World) -> None:
         good, compacted = world.cluster.topic("good"), world.cluster.topic("compacted", cleanup_policy="compact")
         outgoing = [out(good), out(compacted, b"1", b"k"), out(compacted, b"2"), out(compacted, b"3", b"k")]

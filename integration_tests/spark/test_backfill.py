@@ -99,40 +99,6 @@ def world(kafka: Broker, tmp_path: Path) -> World:
 
 
 @pytest.mark.slow
-def test_what_a_real_topic_may_have_forgotten_is_sent_only_when_that_is_asked_for(world: World) -> None:
-    """One lost its records, one is compacted too."""
-    compacted = world.cluster.topic("c", 1, cleanup_policy="compact,delete")
-    with world.bridge():
-        for target in (world.orders, compacted):
-            world.send(b"v", 0, target=target)
-        until(lambda: len(world.cluster.values(world.orders)) + len(world.cluster.values(compacted)) == 2)
-        world.send(b"stays", 100, target=world.bills)
-        until(lambda: len(world.cluster.values(world.bills)) == 1)
-    world.lose(world.orders, 0, 1)
-    world.lose(compacted, 0)
-    assert world.audit("first") == 1
-    assert world.backfill("first", "--apply") == {"cannot-tell": 2}
-    assert world.backfill("first", "--apply", "--although-unknown", compacted) == {"cannot-tell": 1, "sent": 1}
-    both = f"{world.orders},{compacted}"
-    assert world.backfill("first", "--apply", "--although-unknown", both) == {"backfilled-before": 1, "sent": 1}
-    assert (world.cluster.values(world.orders), world.cluster.values(compacted)) == ([b"v"], [b"v"])
-
-
-@pytest.mark.slow
-def test_what_the_rejected_topic_may_have_forgotten_is_not_sent(world: World) -> None:
-    """What was refused there may have been sent again by hand, which only that topic shows."""
-    with world.bridge():
-        nowhere = f"nowhere-{world.orders}"
-        world.send(b"v", 0, target=nowhere)
-        rejected = world.topics.rejected
-        until(lambda: len(world.cluster.values(rejected)) == 1)
-        world.lose(rejected, 0, 1)
-        world.cluster.create(nowhere)
-        assert world.audit("first") == 1
-        assert world.backfill("first", "--apply") == {"cannot-tell": 1}
-
-
-@pytest.mark.slow
 def test_what_lies_before_a_hole_in_the_archive_may_have_been_cancelled_there(world: World, tmp_path: Path) -> None:
     """Journal and receipts have forgotten it by then, and a cancel always wins."""
     old = tmp_path / "archive"

@@ -30,11 +30,8 @@ class World:
     def connection(self, instance: str = "one") -> Connection:
         return Connection(self.cluster.bootstrap_servers, self.group, instance)
 
-    def source(self, **kafka: str) -> ConfluentSource:
-        """Return a new source. `group_protocol="consumer"` is group.protocol=consumer."""
-        settings = {name.replace("_", "."): value for name, value in kafka.items()}
-        connection = replace(self.connection(), kafka=settings)
-        source = ConfluentSource(connection, [self.requests], self.retrier)
+    def source(self) -> ConfluentSource:
+        source = ConfluentSource(self.connection(), [self.requests], self.retrier)
         self._open.callback(source.close)
         return source
 
