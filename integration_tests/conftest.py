@@ -19,11 +19,12 @@ from typing import NoReturn
 
 import pytest
 
-from bridge.dev.embedded_kafka import HOST, PROPERTIES, EmbeddedKafka, free_port
-from bridge.dev.kafka_jars import KAFKA_VERSION
+from bridge.dev.embedded_kafka import HOST, PROPERTIES, EmbeddedKafka, find_java, free_port
+from bridge.dev.kafka_jars import JARS, KAFKA_VERSION
 from bridge.errors import BridgeError
 from integration_tests.support.bridge_command import Names
 from integration_tests.support.patience import PATIENCE_S
+from schemas.maven_jars import ensure
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = ROOT / ".run" / "integration" / os.environ.get("PYTEST_XDIST_WORKER", "")
@@ -91,6 +92,14 @@ def make_kafka(request: pytest.FixtureRequest) -> Iterator[Callable[[dict[str, s
     yield make
     for broker in brokers:
         broker.stop()
+
+
+def kafka_jars() -> Path:
+    """Return the folder of Kafka's jars. Skip the test if they or Java are missing."""
+    try:
+        return ensure(JARS, JARS_CACHE, java=find_java())
+    except BridgeError as error:
+        missing(f"no embedded broker: {error}")
 
 
 def started(name: str, properties: dict[str, str]) -> EmbeddedKafka:

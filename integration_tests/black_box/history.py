@@ -98,7 +98,9 @@ class History:
         self._folder = folder
         self._bridges: list[Bridge] = []
         self.admin: Any = AdminClient(_client(servers))
-        self.add_topic(self.target)
+        settings = {"message.timestamp.type": "LogAppendTime"}
+        (made,) = self.admin.create_topics([NewTopic(self.target, 1, 1, config=settings)]).values()
+        made.result(PATIENCE_S)
         self._producer = self._new_producer()
         self.timers: list[Timer] = []
         self.cancels: dict[str, str] = {}
@@ -110,11 +112,6 @@ class History:
         """Return a producer that places keys by murmur2: an id is sent as the record's key, docs/headers.md."""
         settings = {"partitioner": "murmur2_random", "enable.idempotence": True, "linger.ms": 5}
         return Producer({**_client(self.servers), **settings})
-
-    def add_topic(self, name: str) -> None:
-        settings = {"message.timestamp.type": "LogAppendTime"}
-        (made,) = self.admin.create_topics([NewTopic(name, 1, 1, config=settings)]).values()
-        made.result(PATIENCE_S)
 
     def grow(self, partitions: int) -> None:
         (grown,) = self.admin.create_partitions([NewPartitions(self.requests, partitions)]).values()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bridge.dev.embedded_kafka import EmbeddedKafka, free_port
-from integration_tests.support.bridge_command import Names, command, get, run
+from integration_tests.support.bridge_command import Names, command, get
 from integration_tests.support.patience import until
 from kafka_timer import TimerProducer
 from scripts.common.kafka_io import BROKER_CLOCK, Admin
@@ -34,9 +34,8 @@ def test_probes_and_pending_from_before_the_broker_until_timers_wait(
         timer_partitions = {f"{names.timers}/{number}": "running" for number in range(2)}
         until(lambda: get(port, "/health/ready") == (200, {"status": "ok", "shards": timer_partitions}), "readiness")
 
-        taken = run(
-            *("--bootstrap-servers", "127.0.0.1:1", "--data-dir", str(tmp_path / "b")), "--http-port", str(port)
-        )
+        elsewhere = ["--bootstrap-servers", "127.0.0.1:1", "--data-dir", str(tmp_path / "b")]
+        taken = command("run", *elsewhere, "--http-port", str(port))
         assert (taken.returncode, "give this bridge another --http-port" in taken.stderr) == (2, True)
 
         Admin(servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
@@ -65,7 +64,7 @@ def test_probes_and_pending_from_before_the_broker_until_timers_wait(
 def test_why_it_ended_is_the_last_line_and_quotes_no_secret(tmp_path: Path) -> None:
     """As text: test_security.py."""
     where = ["--bootstrap-servers", "127.0.0.1:1", "--data-dir", str(tmp_path), "--log-format", "json"]
-    ended = run(*where, "--kafka", f"security.protocol={SECRET}", "--kafka", f"sasl.password={SECRET}")
+    ended = command("run", *where, "--kafka", f"security.protocol={SECRET}", "--kafka", f"sasl.password={SECRET}")
     line = json.loads(ended.stderr)
     assert (line["level"], line["logger"]) == ("CRITICAL", "bridge.cli.run_command")
     assert line["message"].startswith("kafka settings: Invalid value for configuration property")

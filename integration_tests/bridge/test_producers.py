@@ -9,14 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bridge.dev.embedded_kafka import find_java
-from bridge.dev.kafka_jars import JARS
-from bridge.errors import BridgeError
-from integration_tests.conftest import JARS_CACHE, ROOT, Broker, missing
+from integration_tests.conftest import ROOT, Broker, kafka_jars, missing
 from integration_tests.support.bridge_command import Names, read
 from integration_tests.support.patience import PATIENCE_S
 from kafka_timer import partition_for
-from schemas.maven_jars import ensure
 from scripts.common.processes import BridgeProcess
 
 PARTITIONS = 4
@@ -52,15 +48,10 @@ def fetch(folder: Path, *command: str) -> None:
 
 
 def java(folder: Path, code: str) -> list[str]:
-    try:
-        find_java()
-        jars = ensure(JARS, JARS_CACHE)
-    except BridgeError as error:
-        missing(str(error))
     if shutil.which("javac") is None:
         missing("no Java compiler; on Debian: apt-get install openjdk-17-jdk-headless")
     (folder / "Remind.java").write_text(code)
-    return ["java", "-cp", f"{jars}/*", "Remind.java"]
+    return ["java", "-cp", f"{kafka_jars()}/*", "Remind.java"]
 
 
 def go(folder: Path, code: str) -> list[str]:
@@ -84,10 +75,9 @@ def js(folder: Path, code: str) -> list[str]:
     "language", [java, pytest.param(go, marks=pytest.mark.slow), pytest.param(js, marks=pytest.mark.slow)]
 )
 def test_a_producer_of_the_docs_schedules_a_timer_that_cancels_find(
-    language: Callable[[Path, str], list[str]], kafka: Broker, tmp_path: Path
+    language: Callable[[Path, str], list[str]], kafka: Broker, names: Names, tmp_path: Path
 ) -> None:
-    names, folder = Names(), tmp_path / "program"
-    folder.mkdir()
+    (folder := tmp_path / "program").mkdir()
     command = language(folder, program(language.__name__, kafka, names))
     names.create_target(kafka)
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, [*names.arguments, "--partitions", str(PARTITIONS)]):

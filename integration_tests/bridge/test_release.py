@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from integration_tests.conftest import Broker
-from integration_tests.support.bridge_command import Names, command, read, run
+from integration_tests.support.bridge_command import Names, command, read
 from kafka_timer import Repeat, TimerOperator
 from scripts.common.processes import BridgeProcess
 
@@ -70,7 +70,8 @@ def test_case_35_targets_and_timers_wait_through_a_kill_and_a_lost_disk_and_dela
             switch("cancel", "gone")
             switch("resume", "--origin", "/".join(map(str, sent)))
             timers.resume_timer("x").result(30)
-            refused = run(*where, "--data-dir", str(tmp_path / "other"), *names.arguments, "--group", "another")
+            other = ["--data-dir", str(tmp_path / "other"), *names.arguments, "--group", "another"]
+            refused = command("run", *where, *other)
             once_and_again = read(kafka, single, 4)
             assert told(6) == [("cancelled", "gone"), *three_paused, ("resumed", ""), ("resumed", "x")]
             timers.resume(paused)

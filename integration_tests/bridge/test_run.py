@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 
 from bridge.dev.embedded_kafka import free_port
 from integration_tests.conftest import Broker
-from integration_tests.support.bridge_command import SOON, Names, command, get, read, run, send
+from integration_tests.support.bridge_command import SOON, Names, command, get, read, send
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S
 from integration_tests.support.wire import limit_producer, produce_raw
@@ -205,5 +205,5 @@ def test_a_check_of_the_cluster_finds_what_a_start_would_refuse_and_makes_nothin
     assert (code, "max_pending = 2" in told) == (2, True), told
     cluster.create(names.control, 2)
     code, told = check()
-    refused = run(*where)
+    refused = command("run", *where)
     assert (code, refused.returncode, told.endswith(refused.stderr)) == (2, 2, True), told + refused.stderr

@@ -33,7 +33,7 @@ from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BridgeError
 from bridge.kafka.topics import findings
 from integration_tests.conftest import ROOT, missing, started
-from integration_tests.support.bridge_command import Names, command, run
+from integration_tests.support.bridge_command import Names, command
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S, until
 from kafka_timer import TimerProducer
@@ -161,7 +161,7 @@ class Secured:
     def run(self, names: Names, folder: Path, config: Path, *more: str) -> "subprocess.CompletedProcess[str]":
         """A start that is to fail."""
         where = ["--bootstrap-servers", self.bootstrap_servers, "--data-dir", str(folder / "data")]
-        return run(*where, *names.arguments, "--config", str(config), "--startup-timeout", "8s", *more)
+        return command("run", *where, *names.arguments, "--config", str(config), "--startup-timeout", "8s", *more)
 
 
 class User(NamedTuple):

@@ -17,6 +17,16 @@ from scripts.common.kafka_io import Admin
 
 pytestmark = pytest.mark.broker
 
+IN_BACKGROUND = """
+from functools import partial
+from bridge.cli import app
+from bridge.config import settings
+from bridge.partition.options import TurnOptions
+
+settings.TurnOptions = partial(TurnOptions, prepare_from=1)
+app.main()
+"""
+"""`timer-bridge` whose every recovery is one in the background."""
 TIMERS = 2000
 FAR_MS = 10_000
 
@@ -37,8 +47,7 @@ def test_a_partition_is_recovered_though_its_bridge_and_then_its_preparing_proce
 ) -> None:
     """The bridge has stored requests, was killed, and has lost its data directory. A preparing process ends with it."""
     servers, short = kafka.bootstrap_servers, ("--kafka", "session.timeout.ms=6000")
-    in_background = (sys.executable, "-m", "integration_tests.support.background_bridge")
-    with closing(Field(servers, tmp_path, 2, *short, command=in_background)) as field:
+    with closing(Field(servers, tmp_path, 2, *short, command=(sys.executable, "-c", IN_BACKGROUND))) as field:
         (bridge,) = field.start("one")
         for number in range(TIMERS):
             field.send(number % 2, FAR_MS + number)

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,12 +61,10 @@ def kill_worker(field: Field, front: Front, instance: BridgeInstance, number: in
 
 
 def test_killed_workers_come_back_alone_and_each_timer_comes_once(kafka: Broker, tmp_path: Path) -> None:
-    port = free_port()
-    front = Front(port)
+    front = Front(port := free_port())
     session = ("--kafka", f"session.timeout.ms={SESSION_S * 1000:.0f}")
     arguments = ("--workers", "2", "--http-port", str(port), "--page", *session)
-    field = Field(kafka.bootstrap_servers, tmp_path, PARTITIONS, *arguments)
-    try:
+    with closing(Field(kafka.bootstrap_servers, tmp_path, PARTITIONS, *arguments)) as field:
         (instance,) = field.start("one")
         owners = front.owners()
         assert sorted(owners) == list(range(PARTITIONS))
@@ -88,5 +87,3 @@ def test_killed_workers_come_back_alone_and_each_timer_comes_once(kafka: Broker,
         restarted = re.findall(r"worker (\d): ended with -9; started again in 0 s", instance.log)
         assert restarted == ["2", "1"]
         assert set(re.findall(r" INFO worker (\d) bridge\.(?:partition|kafka)", instance.log)) == {"1", "2"}
-    finally:
-        field.close()

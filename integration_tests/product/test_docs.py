@@ -25,9 +25,8 @@ from typer.main import get_command
 from bridge.child_process import kill_with_parent
 from bridge.cli.app import app
 from bridge.config.settings import load
-from bridge.dev.embedded_kafka import find_java, free_port
-from bridge.errors import BridgeError
-from integration_tests.conftest import JARS_CACHE, ROOT, missing
+from bridge.dev.embedded_kafka import free_port
+from integration_tests.conftest import JARS_CACHE, ROOT, kafka_jars
 from integration_tests.support.patience import PATIENCE_S
 
 PROMPT = "    $ "
@@ -79,27 +78,19 @@ def fits(said: str, wanted: list[str]) -> bool:
     return re.search(pattern, said) is not None
 
 
-@pytest.fixture
-def scratch(tmp_path: Path) -> Path:
-    try:
-        find_java()
-    except BridgeError as error:
-        missing(str(error))
+@pytest.mark.broker
+def test_the_quick_start_works(tmp_path: Path) -> None:
+    kafka_jars()
     (tmp_path / ".run").mkdir()
     (tmp_path / ".run" / "kafka-jars").symlink_to(JARS_CACHE)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    return tmp_path
-
-
-@pytest.mark.broker
-def test_the_quick_start_works(scratch: Path) -> None:
     kafka, http = str(free_port()), str(free_port())
     text = (ROOT / "docs" / "quick-start.md").read_text().replace("9092", kafka).replace("8321", http)
     asked = steps(text.replace("timer-bridge dev", f"timer-bridge dev --port {kafka}"))
     assert asked
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     shell = kill_with_parent(["bash", "-c", script(asked)])
-    done = subprocess.Popen(shell, cwd=scratch, env=environment, start_new_session=True)
+    done = subprocess.Popen(shell, cwd=tmp_path, env=environment, start_new_session=True)
     try:
         with suppress(subprocess.TimeoutExpired):
             done.wait(2 * PATIENCE_S)  # for all of them together
@@ -107,10 +98,10 @@ def test_the_quick_start_works(scratch: Path) -> None:
         with suppress(ProcessLookupError):
             os.killpg(done.pid, signal.SIGTERM)
         done.wait(30)
-    told = "\n".join(f"{path}: {path.read_text()}" for path in sorted(scratch.glob("*.log")))
+    told = "\n".join(f"{path}: {path.read_text()}" for path in sorted(tmp_path.glob("*.log")))
     assert done.returncode == 0, told
     for number, (command, wanted) in enumerate(asked):
-        said = (scratch / str(number)).read_text()
+        said = (tmp_path / str(number)).read_text()
         assert fits(said, wanted), f"{command}\n{said}\n{told}"
 
 

@@ -40,17 +40,6 @@ pytestmark = pytest.mark.thorough
 COMMAND = [sys.executable, "-m", "pytest", "-p", "integration_tests.support.rerun_failed", "-p", "xdist", "-n", "1"]
 
 
-def run(folder: Path, project: str, *arguments: str) -> tuple[int, list[str]]:
-    """Return the exit code and the lines of the output."""
-    (folder / "pytest.ini").write_text("[pytest]\naddopts = --strict-config\ncache_dir = cache")
-    (folder / "test_it.py").write_text(project)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(
-        [*COMMAND, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    return done.returncode, done.stdout.splitlines()
-
-
 @pytest.mark.parametrize(
     ("tests", "code", "ends"),
     [
@@ -59,6 +48,10 @@ def run(folder: Path, project: str, *arguments: str) -> tuple[int, list[str]]:
     ],
 )
 def test_a_test_that_passes_alone_leaves_the_run_green(tests: str, code: int, ends: list[str], tmp_path: Path) -> None:
-    ended, lines = run(tmp_path, PROJECT, "-k", tests)
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-config\ncache_dir = cache")
+    (tmp_path / "test_it.py").write_text(PROJECT)
+    given = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run([*COMMAND, "-k", tests], cwd=tmp_path, env=given, capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
     last = [line.strip("= ")[: len(end)] for line, end in zip(lines[-len(ends) :], ends, strict=True)]
-    assert (ended, last) == (code, ends), lines
+    assert (done.returncode, last) == (code, ends), lines

@@ -10,8 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bridge.tests.simulation.planted_bugs import MUTATIONS
-from integration_tests.spark.proof import faults
-from integration_tests.support.simulated_topics import played
+from integration_tests.spark.proof import faults, played
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

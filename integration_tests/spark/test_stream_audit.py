@@ -65,9 +65,6 @@ class Stage:
             self._send(self._producer, record)
             assert self._producer.flush(PATIENCE_S) == 0
 
-    def create(self, topic: str) -> None:
-        Admin(self._servers).create_topics([topic], partitions=1, settings={})
-
     def play_aborted(self, record: Record) -> None:
         self._undone.begin_transaction()
         self._send(self._undone, record)
@@ -259,12 +256,12 @@ def test_killed_at_each_step_it_repeats_nothing_and_leaves_out_nothing(stage: St
 
 
 @pytest.mark.slow
-def test_a_stream_audits_several_timer_topics_in_turn(stage: Stage) -> None:
+def test_a_stream_audits_several_timer_topics_in_turn(stage: Stage, kafka: Broker) -> None:
     """Each in a folder of its own, batch after batch, until SIGTERM. A fault of one is its exit code."""
     asked, lost = request(0), request(1)
     stage.play(asked, lost, delivery(asked))
     other = f"more-{stage.topics['timer.requests']}"
-    stage.create(other)
+    Admin(kafka.bootstrap_servers).create_topics([other], partitions=1, settings={})
     with stage.started("--timer-topic", other) as process:
         for topic in stage.topics["timer.requests"], other:
             spans = f"{topic}/spans/day=*/batch=*/part.parquet"

@@ -61,10 +61,6 @@ def read(broker: "Broker", topic: str, count: int) -> list[Any]:
     return found[:count]
 
 
-def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    return command("run", *arguments, **environment)
-
-
 def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [COMMAND, *arguments],
