@@ -1,14 +1,15 @@
 """Compare the store with a sorted list, through commits, checkpoints, crashes and losses of power."""
 
 import errno
+import itertools
 import os
 import random
 from collections import Counter
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from hypothesis.stateful import (
 
 from schemas.journal import END, Wait
 from schemas.progress import NOTHING_SETTLED, Key, Progress
-from timer.disk import Disk, RealDisk, RealFile
+from timer.disk import Disk, RealDisk
 from timer.engines import create_store, open_store
 from timer.errors import CorruptStoreError, UnreadableError, WheelFullError
 from timer.format.batch import Batch
@@ -35,6 +36,7 @@ from timer.format.unit import TIMER_ROW, UNIT, UNIT_SIZE
 from timer.index import due_counts as dues
 from timer.index.due_counts import HOUR_MS
 from timer.options import StoreOptions
+from timer.schedule.release_policy import Gate
 from timer.schedule.release_queue import Due
 from timer.store import Store
 from timer.testing import SimDisk
@@ -69,8 +71,23 @@ def batch_of(*bodies: Body) -> Batch:
     return batch
 
 
+def held(*bodies: Body) -> Batch:
+    batch = Batch()
+    for each in bodies:
+        batch.hold(each, each.due_ms)
+    return batch
+
+
+def to(target: str, offset: int, due_ms: int) -> Body:
+    return body(offset, due_ms)._replace(target=target)
+
+
 def origins(store: Store, due: Due) -> list[int]:
     return [each.origin_offset for each in store.queries.bodies(due.rows) + store.queries.bodies(due.released)]
+
+
+def take_due(store: Store, now_ms: int) -> list[int]:
+    return origins(store, store.release_queue.take_due(now_ms, 99, 1 << 20))
 
 
 def found_in(disk: Disk) -> Checkpoint:
@@ -79,8 +96,11 @@ def found_in(disk: Disk) -> Checkpoint:
     return found
 
 
-def reopen(disk: Disk, progress: Progress, held: set[int]) -> Store:
-    return open_store(disk, OPTIONS, found_in(disk), progress, held, ())
+def reopen(
+    disk: Disk, options: StoreOptions | None = None, progress: Progress | None = None, ended: tuple[int, ...] = ()
+) -> Store:
+    found = found_in(disk)
+    return open_store(disk, options or OPTIONS, found, progress or found.progress, (), ended)
 
 
 def checkpointed(store: Store) -> None:
@@ -90,11 +110,9 @@ def checkpointed(store: Store) -> None:
     store.finish_checkpoint()
 
 
-def stopped(store: Store) -> Progress:
-    """Stop cleanly; return the progress."""
+def stopped(store: Store) -> None:
     checkpointed(store)
     store.close()
-    return store.committed_progress
 
 
 # -- against a sorted list
@@ -117,9 +135,6 @@ class Model:
             if offset not in self.ended | self.released and (offset in self.held or Key(visit, offset) > self.settled)
         )
 
-    def copy(self) -> "Model":
-        return Model(list(self.requests), self.settled, set(self.held), set(self.ended), set(self.released))
-
 
 class StoreAgainstList(RuleBasedStateMachine):
     """Staged and committed state, a disk that may lose unsynced bytes, and Kafka as the list of requests."""
@@ -135,13 +150,10 @@ class StoreAgainstList(RuleBasedStateMachine):
         self.options = self.base
         self.store = create_store(self.disk, self.base, EMPTY)
         self.now_ms = START_MS
-        self.staged = Model()
         self.committed = Model()
+        self.drop_staged()
         self.progress = EMPTY
         self.journal: list[tuple[set[int], set[int], set[int]]] = []
-        self.staged_held: set[int] = set()
-        self.staged_released: set[int] = set()
-        self.staged_ended: set[int] = set()
         self.low = 0
         self.slots = OPTIONS.slots
         """Of the store: more than `options` have after a start with pending timers that span more than a lap."""
@@ -235,11 +247,12 @@ class StoreAgainstList(RuleBasedStateMachine):
         self.low = progress.low_offset
         self.store.committed(progress)
         self.journal.append((self.staged_held, self.staged_released, self.staged_ended))
-        self.progress, self.committed = progress, self.staged.copy()
-        self.clear_staged()
+        self.progress, self.committed = progress, self.staged
+        self.drop_staged()
 
-    def clear_staged(self) -> None:
-        self.staged_held, self.staged_released, self.staged_ended = set(), set(), set()
+    def drop_staged(self) -> None:
+        self.staged = deepcopy(self.committed)
+        self.staged_held, self.staged_released, self.staged_ended = set[int](), set[int](), set[int]()
 
     @rule(finish=st.booleans())
     def checkpoint(self, *, finish: bool) -> None:
@@ -299,8 +312,7 @@ class StoreAgainstList(RuleBasedStateMachine):
         self.store.finish_checkpoint()
         self.store.close()
         self.store = self.catch_up(self.checkpoint_found())
-        self.staged = self.committed.copy()
-        self.clear_staged()
+        self.drop_staged()
 
     def recover(self, *, may_be_wrong: bool) -> None:
         """Do what bridge.partition.recover does, over a list."""
@@ -315,8 +327,7 @@ class StoreAgainstList(RuleBasedStateMachine):
             if not may_be_wrong:
                 raise
             self.store = self.catch_up(None)
-        self.staged = self.committed.copy()
-        self.clear_staged()
+        self.drop_staged()
 
     def checkpoint_found(self) -> Checkpoint | None:
         data = self.disk.read(NAME)
@@ -427,12 +438,16 @@ def disk() -> SimDisk:
     return SimDisk(random.Random(0))
 
 
+@pytest.fixture
+def store(disk: SimDisk) -> Store:
+    return create_store(disk, OPTIONS, EMPTY)
+
+
 # -- what a store holds
 
 
 @of_each_engine
-def test_l_is_the_offset_of_a_copy_and_not_its_origin(disk: SimDisk) -> None:
-    store = create_store(disk, OPTIONS, EMPTY)
+def test_l_is_the_offset_of_a_copy_and_not_its_origin(store: Store) -> None:
     store.add(batch_of(body(9, 1100)._replace(origin_offset=3)), 10)
     assert store.advance_progress().low_offset == 9
 
@@ -471,25 +486,23 @@ def test_any_timer_is_found_by_its_origin_after_rolls_and_restarts(seed: int, mo
                 store.close()
             disk.kill()
             disk = disk.reopen()
-            found = found_in(disk)
-            store = open_store(disk, options, found, found.progress, (), ())
+            store = reopen(disk, options)
         found_ms = [store.queries.find_origin(origin)["visit_ms"].tolist() for origin in range(offset + 1)]
         assert found_ms == [[pending[origin]] if origin in pending else [] for origin in range(offset + 1)]
 
 
 def test_a_store_with_another_tick_is_refused_unchanged(disk: SimDisk) -> None:
-    stored(disk, lambda _: batch_of(body(0, 1100)), next_offset=1)
+    four(disk)
     before = disk.contents()
     with pytest.raises(ValueError, match="tick_ms 70, the store was built by wheel with 10"):
-        open_store(disk, replace(OPTIONS, tick_ms=70), found_in(disk), found_in(disk).progress, (), ())
+        reopen(disk, replace(OPTIONS, tick_ms=70))
     assert disk.contents() == before
 
 
 # -- files, damage and compaction
 
 
-def test_case_24_a_failed_append_changes_nothing(disk: SimDisk) -> None:
-    store = create_store(disk, OPTIONS, EMPTY)
+def test_case_24_a_failed_append_changes_nothing(disk: SimDisk, store: Store) -> None:
     store.add(batch_of(body(0, 1100)), 1)
     eleven = batch_of(*(body(i, 1100) for i in range(1, 12)))
     for taken in (0, 1, 2):
@@ -499,7 +512,7 @@ def test_case_24_a_failed_append_changes_nothing(disk: SimDisk) -> None:
         assert (store.pending, store.next_offset) == (1, 1)
         disk.mend()
     store.add(eleven, 12)
-    assert origins(store, store.release_queue.take_due(1100, 99, 1 << 20)) == list(range(12))
+    assert take_due(store, 1100) == list(range(12))
 
 
 @of_each_engine
@@ -524,48 +537,22 @@ def test_case_24_a_full_disk_refuses_timers_whose_slots_have_no_blocks_yet(disk:
         assert (store.pending, store.next_offset) == (0, 0)
         disk.mend()
     store.add(batch, 3)
-    progress = stopped(store)
+    stopped(store)
     for _ in range(2):  # with the shutdown snapshot, then without
         disk.fail_append(0)
         with pytest.raises(OSError, match="simulated"):
-            open_store(disk, options, found_in(disk), progress, (), ())
+            reopen(disk, options)
         disk.mend()
-    again = open_store(disk, options, found_in(disk), progress, (), ())
-    assert origins(again, again.release_queue.take_due(visits_ms[-1], 99, 1 << 20)) == [0, 1, 2]
+    again = reopen(disk, options)
+    assert take_due(again, visits_ms[-1]) == [0, 1, 2]
     again.close()
 
 
-@pytest.mark.thorough
-def test_a_few_long_timers_do_not_keep_the_files_of_short_ones(disk: SimDisk) -> None:
-    """1 % a year ahead (one window, to the wheel), 99 % a minute: the disk holds little more than pending timers."""
-    options = StoreOptions(tick_ms=1000, slots=4096, segment_bytes=20_000, compact_ahead_ms=60_000)
-    store = create_store(disk, options, EMPTY)
-    offset, live = 0, 0
-    for minute in range(60):
-        now_ms = START_MS + 60_000 * minute
-        batch = Batch()
-        for _ in range(200):
-            due_ms = now_ms + (3_600_000 if offset % 100 == 0 else 60_000)
-            live += offset % 100 == 0
-            batch.add(body(offset, due_ms, timestamp_ms=now_ms, size=100), due_ms)
-            offset += 1
-        store.add(batch, offset)
-        while store.release_queue.take_due(now_ms, 1000, 1 << 20).total:
-            pass
-        for _ in range(20):
-            store.committed(store.advance_progress())
-            store.compact_some()
-            store.start_checkpoint(0, (), ())
-            store.finish_checkpoint()
-    sizes = {name: len(data) for name, data in disk.contents().items() if name.startswith("body/")}
-    assert store.pending == live + 200 - 2
-    assert sum(sizes.values()) < 200 * 180 + 60 * 2 * 180 / options.compact_below + 2 * 20_000
-
-
 @pytest.mark.parametrize("size", [3, 4])
-def test_a_unit_with_the_body_of_another_is_detected_before_its_id_or_offset_is_used(disk: SimDisk, size: int) -> None:
+def test_a_unit_with_the_body_of_another_is_detected_before_its_id_or_offset_is_used(
+    disk: SimDisk, store: Store, size: int
+) -> None:
     """A loss of power tore the unit while a compaction repointed it."""
-    store = create_store(disk, OPTIONS, EMPTY)
     store.add(batch_of(body(1, 1100), body(2, 1200, size=size)), 3)
     stopped(store)
     (name,) = disk.names("timer")
@@ -573,11 +560,11 @@ def test_a_unit_with_the_body_of_another_is_detected_before_its_id_or_offset_is_
     first, second = np.frombuffer(units.read(0, 2 * UNIT.itemsize), UNIT).copy()
     second["body"] = first["body"]
     units.overwrite(UNIT.itemsize, second.tobytes())
-    again = reopen(disk, Progress(3, NOTHING_SETTLED, 1), set())
+    again = reopen(disk)
     assert again.queries.find([b"id-1"])
     with pytest.raises(CorruptStoreError, match="not the body of origin 2"):
         again.queries.find([b"id-2"])
-    again.release_queue.take_due(1100, 9, 1 << 20)
+    take_due(again, 1100)
     with pytest.raises(CorruptStoreError, match="body log at 0: "):
         again.advance_progress()
 
@@ -589,52 +576,41 @@ def ended(store: Store, *origins: int) -> Batch:
     return batch
 
 
-def stored(disk: Disk, *batches: Callable[[Store], Batch], next_offset: int) -> Progress:
-    """Create a store with `batches`, close it, and return its progress."""
+def four(disk: Disk) -> None:
+    """Create a store with four timers of one tick, and close it."""
     store = create_store(disk, OPTIONS, EMPTY)
-    for batch in batches:
-        store.add(batch(store), next_offset)
+    store.add(batch_of(*(body(offset, 1500) for offset in range(4))), 4)
     stopped(store)
-    return store.advance_progress()
 
 
-def four(disk: Disk) -> Progress:
-    """Create a store with four timers of one tick, close it, and return its progress."""
-    return stored(disk, lambda _: batch_of(*(body(offset, 1500) for offset in range(4))), next_offset=4)
-
-
-def test_a_lost_file_is_detected_even_if_the_count_is_right_without_it(disk: SimDisk) -> None:
+def test_a_lost_file_is_detected_even_if_the_count_is_right_without_it(disk: SimDisk, store: Store) -> None:
     """The count is right: 5 and 6 are lost, 1 and 2 would be pending again."""
-    progress = stored(
-        disk,
-        lambda _: batch_of(*(body(offset, 1500) for offset in range(7))),
-        lambda store: ended(store, 1, 2),
-        lambda _: batch_of(*(body(offset, 1500) for offset in range(7, 10))),
-        next_offset=10,
-    )
+    store.add(batch_of(*(body(offset, 1500) for offset in range(7))), 7)
+    store.add(ended(store, 1, 2), 7)
+    store.add(batch_of(*(body(offset, 1500) for offset in range(7, 10))), 10)
+    stopped(store)
     assert len(disk.names("timer")) == 3
     for folder in ("timer", "ids", "body"):
         twin = disk.copy()
         twin.remove(f"{folder}/{disk.names(folder)[1]}")
         with pytest.raises(CorruptStoreError, match="the file is missing"):
-            reopen(twin, progress, set())
-    assert reopen(disk, progress, set()).pending == 8
+            reopen(twin)
+    assert reopen(disk).pending == 8
 
 
-def test_a_deleted_file_that_a_loss_of_power_brings_back_is_deleted_again(disk: SimDisk) -> None:
+def test_a_deleted_file_that_a_loss_of_power_brings_back_is_deleted_again(disk: SimDisk, store: Store) -> None:
     """Even if only half of it is back: its file in ids/ may be lost."""
-    store = create_store(disk, OPTIONS, EMPTY)
     store.add(batch_of(*(body(offset, 1100) for offset in range(5))), 5)
     store.add(batch_of(body(5, 1200), *(body(offset, 1500) for offset in range(6, 10))), 10)
     first = disk.names("timer")[0]
     kept = disk.read(f"timer/{first}") or b""
-    store.release_queue.take_due(1200, 99, 1 << 20)
+    take_due(store, 1200)
     stopped(store)
     assert first not in disk.names("timer")
     disk.open(f"timer/{first}").append(kept)
-    again = reopen(disk, store.advance_progress(), set())
+    again = reopen(disk)
     assert first not in disk.names("timer")
-    assert origins(again, again.release_queue.take_due(2000, 99, 1 << 20)) == list(range(6, 10))
+    assert take_due(again, 2000) == list(range(6, 10))
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
@@ -642,64 +618,41 @@ def test_a_deleted_file_that_a_loss_of_power_brings_back_is_deleted_again(disk: 
 def test_a_flipped_byte_of_a_unit_is_detected_at_once_or_when_its_tick_opens(folder: str, at: int, end: str) -> None:
     """In the previous unit, the wake-up time, the origin, and the due time. After a clean stop no unit is read."""
     disk = SimDisk(random.Random(5))
-    progress = four(disk)
+    four(disk)
     file = disk.open(f"{folder}/{disk.names(folder)[0]}")
     file.overwrite(at, bytes([file.read(at, 1)[0] ^ 1]))
     if end == "kill":
         disk.remove(CLOSED)
         with pytest.raises(CorruptStoreError, match="check does not match"):
-            reopen(disk, progress, set())
+            reopen(disk)
     else:
-        store = reopen(disk, progress, set())
+        store = reopen(disk)
         with pytest.raises(CorruptStoreError, match="check does not match"):
-            store.release_queue.take_due(1500, 9, 1 << 20)
+            take_due(store, 1500)
 
 
 def test_a_count_of_a_slot_that_does_not_fit_is_detected_when_its_tick_opens(disk: SimDisk) -> None:
     """After the opening the wheel becomes an older one, which does not know that a timer has ended."""
-    progress = four(disk)
+    four(disk)
     older = disk.read("wheel") or b""
-    store = reopen(disk, progress, set())
+    store = reopen(disk)
     store.add(ended(store, 1), 5)
-    progress = stopped(store)
-    store = reopen(disk, progress, set())
+    stopped(store)
+    store = reopen(disk)
     disk.open("wheel").overwrite(0, older)
     with pytest.raises(CorruptStoreError, match="3 live units, the slot counts 4"):
-        store.release_queue.take_due(1500, 9, 1 << 20)
+        take_due(store, 1500)
 
 
 # -- shutdown snapshots
 
 
-def test_a_store_that_was_killed_reads_a_short_log_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk, options = RealDisk(tmp_path), StoreOptions(slots=64)
-    store = create_store(disk, options, Progress(0, NOTHING_SETTLED, 0))
-    store.add(batch_of(*(body(offset, START_MS + 1000) for offset in range(500))), 500)
-    checkpointed(store)
-    progress = store.committed_progress
-    store.add(batch_of(body(500, START_MS + 1000)), 501)  # no clean stop
-    store.close()
-    (name,) = disk.names("timer")
-    log, really, found = (tmp_path / "timer" / name).stat().st_ino, os.pread, list[tuple[int, int]]()
-
-    def pread(descriptor: int, size: int, at: int) -> bytes:
-        if os.fstat(descriptor).st_ino == log:
-            found.append((at, size))
-        return really(descriptor, size, at)
-
-    monkeypatch.setattr(os, "pread", pread)
-    store = open_store(disk, options, found_in(disk), progress, [], [])
-    assert (store.pending, found) == (500, [(0, 500 * UNIT_SIZE)])
-    store.close()
-    disk.close()
-
-
 def test_a_shutdown_snapshot_is_used_once_and_without_reading_the_log(disk: SimDisk) -> None:
-    progress = four(disk)
+    four(disk)
     units = disk.open(f"timer/{disk.names('timer')[0]}")
     whole = units.read(0, units.size())
     units.overwrite(0, bytes(len(whole)))
-    store = reopen(disk, progress, set())
+    store = reopen(disk)
     units.overwrite(0, whole)
     assert (store.pending, store.queries.due_ranges()) == (4, {"orders": (4, 1500, 1500)})
     assert store.queries.find([b"id-1"]).keys() == {b"id-1"}
@@ -707,7 +660,7 @@ def test_a_shutdown_snapshot_is_used_once_and_without_reading_the_log(disk: SimD
     units = (disk := disk.reopen()).open(f"timer/{disk.names('timer')[0]}")
     units.overwrite(0, bytes(len(whole)))
     with pytest.raises(CorruptStoreError):  # killed since: now the log is read
-        reopen(disk, progress, set())
+        reopen(disk)
 
 
 def test_a_shutdown_snapshot_takes_any_number_of_topics(disk: SimDisk) -> None:
@@ -715,34 +668,24 @@ def test_a_shutdown_snapshot_takes_any_number_of_topics(disk: SimDisk) -> None:
     options = replace(OPTIONS, segment_bytes=1 << 20)
     store = create_store(disk, options, EMPTY)
     count = 6000
-    batch = Batch()
-    for offset in range(count):
-        timer = timer_at(offset, START_MS + 5)._replace(target=f"{offset:0200d}")
-        batch.add(timer, START_MS + 5)
-    store.add(batch, count)
+    store.add(batch_of(*(to(f"{offset:0200d}", offset, START_MS + 5) for offset in range(count))), count)
     stopped(store)
-    found = found_in(disk)
-    again = open_store(disk.reopen(), options, found, found.progress, (), ())
+    again = reopen(disk.reopen(), options)
     assert (again.pending, again.queries.dues.targets) == (count, count)
 
 
 @of_each_engine
-def test_due_ranges_of_a_search_that_ends_early_are_exact_to_the_hour(disk: SimDisk) -> None:
-    store = create_store(disk, OPTIONS, EMPTY)
+def test_due_ranges_of_a_search_that_ends_early_are_exact_to_the_hour(store: Store) -> None:
     store.add(batch_of(*(body(offset, 1100 + 100 * offset) for offset in range(5))), 5)
     ranges = store.queries.due_ranges
     assert ranges(lambda: True) == {"orders": (5, 1100, 1500)}, "known times are exact"
     store.add(ended(store, 4), 6)
     never = pytest.fail
     assert ranges(lambda: never("a search"), needs_last=False) == {"orders": (4, 1100, HOUR_MS - 1)}
-    store.release_queue.take_due(1100, 9, 1 << 20)
+    take_due(store, 1100)
     assert ranges(lambda: True) == {"orders": (3, 0, HOUR_MS - 1)}
     assert ranges() == ranges(lambda: True) == {"orders": (3, 1200, 1400)}
     store.close()
-
-
-def cut(disk: SimDisk, size: int) -> None:
-    disk.open("wheel").truncate(size)
 
 
 def flip(disk: SimDisk, name: str) -> None:
@@ -755,49 +698,44 @@ def flip(disk: SimDisk, name: str) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        *(partial(flip, name=name) for name in ("resume", "wheel")),
-        *(partial(cut, size=size) for size in (0, 64)),
+        lambda disk: flip(disk, "resume"),
+        lambda disk: flip(disk, "wheel"),
         lambda disk: disk.fail_read("wheel"),
     ],
 )
 def test_a_damaged_shutdown_snapshot_or_wheel_is_rebuilt(disk: SimDisk, damage: Callable[[SimDisk], None]) -> None:
-    progress = four(disk)
+    four(disk)
     damage(disk)
-    store = reopen(disk, progress, set())
-    assert origins(store, store.release_queue.take_due(1500, 9, 1 << 20)) == [0, 1, 2, 3]
+    assert take_due(reopen(disk), 1500) == [0, 1, 2, 3]
 
 
 # -- files and indexes that go
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
-def test_case_24_a_store_opens_after_a_compaction_met_a_full_disk(disk: SimDisk, share: float) -> None:
+def test_case_24_a_store_opens_after_a_compaction_met_a_full_disk(disk: SimDisk, store: Store, share: float) -> None:
     """An empty body file was left and the full one before it deleted: no file gave the end of the log."""
-    store = create_store(disk, OPTIONS, EMPTY)
     store.add(batch_of(body(0, 1500, size=9), *(body(i, 1010, size=99) for i in (1, 2, 3))), 4)
     store.add(batch_of(body(4, 1020, size=400)), 5)
-    store.release_queue.take_due(1010, 99, 1 << 20)
+    take_due(store, 1010)
     store.committed(store.advance_progress())
     store.compact_some()
     disk.fail_append(0, share=share)
     with pytest.raises(OSError, match="simulated"):
         store.compact_some()
     disk.mend()
-    store.release_queue.take_due(1020, 99, 1 << 20)
+    take_due(store, 1020)
     stopped(store)
-    again = reopen(disk, store.advance_progress(), set())
-    assert origins(again, again.release_queue.take_due(1500, 99, 1 << 20)) == [0]
+    assert take_due(reopen(disk), 1500) == [0]
 
 
-def test_a_body_file_with_copies_that_have_no_unit_yet_stays(disk: SimDisk) -> None:
-    store = create_store(disk, OPTIONS, EMPTY)
-
+def test_a_body_file_with_copies_that_have_no_unit_yet_stays(store: Store) -> None:
     def add(first: int, *dues_ms: int) -> None:
         bodies = (body(offset, due_ms, size=10) for offset, due_ms in enumerate(dues_ms, first))
         store.add(batch_of(*bodies), first + len(dues_ms))
 
     def leave(now_ms: int) -> None:
-        store.release_queue.take_due(now_ms, 99, 1 << 20)
+        take_due(store, now_ms)
         store.committed(store.advance_progress())
 
     add(0, 1500, 1010, 1010, 1010)
@@ -810,7 +748,7 @@ def test_a_body_file_with_copies_that_have_no_unit_yet_stays(disk: SimDisk) -> N
     leave(1030)
     checkpointed(store)
     store.compact_some()  # repoints 0
-    assert origins(store, store.release_queue.take_due(1500, 99, 1 << 20)) == [8, 0]
+    assert take_due(store, 1500) == [8, 0]
 
 
 def test_a_file_stays_until_its_last_tick_has_passed(disk: SimDisk) -> None:
@@ -819,15 +757,15 @@ def test_a_file_stays_until_its_last_tick_has_passed(disk: SimDisk) -> None:
     store = create_store(disk, options, EMPTY)
     for offset, due_ms in enumerate((1105, 1101, 1300)):
         store.add(batch_of(body(offset, due_ms)), offset + 1)
-    assert origins(store, store.release_queue.take_due(1101, 99, 1 << 20)) == [1]
+    assert take_due(store, 1101) == [1]
     checkpointed(store)
     assert len(disk.names("timer")) == 3
     store.close()
-    store = open_store(disk, options, found_in(disk), store.advance_progress(), (), ())
-    assert origins(store, store.release_queue.take_due(1109, 99, 1 << 20)) == [0]
-    store.release_queue.take_due(1110, 99, 1 << 20)
+    store = reopen(disk, options)
+    assert take_due(store, 1109) == [0]
+    take_due(store, 1110)
     store.add(batch_of(body(3, 1310)), 4)
-    assert origins(store, store.release_queue.take_due(1300, 99, 1 << 20)) == [2]
+    assert take_due(store, 1300) == [2]
     checkpointed(store)
     assert len(disk.names("timer")) == 2, "what is over is deleted"
 
@@ -840,26 +778,24 @@ def test_a_delete_mark_stays_as_long_as_the_unit_that_it_ends(disk: SimDisk) -> 
         store.add(batch_of(body(offset, due_ms)), offset + 1)
     stopped(store)
     progress = store.advance_progress()._replace(next_offset=8)  # after three cancels
-    store = open_store(disk, options, found_in(disk), progress, (), (1, 2, 3))
-    assert origins(store, store.release_queue.take_due(1100, 99, 1 << 20)) == [4]
+    store = reopen(disk, options, progress, (1, 2, 3))
+    assert take_due(store, 1100) == [4]
     for _ in range(2):
-        checkpointed(store)
-        store.close()
-        store = open_store(disk, options, found_in(disk), store.advance_progress(), (), ())
+        stopped(store)
+        store = reopen(disk, options)
         assert store.pending == 1
     progress = store.advance_progress()._replace(next_offset=9)
     store.close()
-    store = open_store(disk, options, found_in(disk), progress, (), (0,))
+    store = reopen(disk, options, progress, (0,))
     store.add(batch_of(body(9, 1700)), 10)
-    assert origins(store, store.release_queue.take_due(1700, 99, 1 << 20)) == [9]
-    store.release_queue.take_due(1710, 99, 1 << 20)
+    assert take_due(store, 1700) == [9]
+    take_due(store, 1710)
     checkpointed(store)
     assert len(disk.names("timer")) == 1, "what is over is deleted"
 
 
 @of_each_engine
-def test_staged_changes_prevent_a_checkpoint_without_an_overflow_too(disk: SimDisk) -> None:
-    store = create_store(disk, OPTIONS, EMPTY)
+def test_staged_changes_prevent_a_checkpoint_without_an_overflow_too(store: Store) -> None:
     store.add(batch_of(body(0, 1100)), 1)
     store.committed(store.advance_progress())
     store.add(batch_of(body(1, 1100)), 2)
@@ -877,9 +813,7 @@ def test_bodies_of_a_target_backlog_are_found_after_a_compaction(disk: SimDisk, 
     for offset in range(40):
         waits = offset % 10 == 0
         each = body(offset, 1009 if waits else 1001, size=100)._replace(target="bills" if waits else "orders")
-        batch = Batch()
-        (batch.hold if waits and place == "out of order" else batch.add)(each, each.due_ms)
-        store.add(batch, offset + 1)
+        store.add((held if waits and place == "out of order" else batch_of)(each), offset + 1)
     assert store.release_queue.take_due(1009 if place == "backlog" else 1001, 99, 1 << 20).total == 36
     before = disk.names("body")
     for _ in range(40):
@@ -890,14 +824,11 @@ def test_bodies_of_a_target_backlog_are_found_after_a_compaction(disk: SimDisk, 
     assert not {before[0], before[1]} & set(disk.names("body"))
     store.release_queue.pause("bills", is_paused=False)
     assert origins(store, store.release_queue.take_due(1009, 1, 1 << 20)) == [0]
-    assert (
-        store.advance_progress().low_offset == 10
-    )  # its unit was read before the compaction, together with the first one
-    assert origins(store, store.release_queue.take_due(1009, 99, 1 << 20)) == [10, 20, 30]
+    assert store.advance_progress().low_offset == 10  # its unit was read before the compaction, with the first one
+    assert take_due(store, 1009) == [10, 20, 30]
 
 
-def test_timers_without_an_id_use_no_slot_of_the_id_index(disk: SimDisk) -> None:
-    store = create_store(disk, OPTIONS, EMPTY)
+def test_timers_without_an_id_use_no_slot_of_the_id_index(store: Store) -> None:
     assert isinstance(store, WheelStore)
     store.add(batch_of(*(body(3 * number, 1100) for number in range(10))), 30)
     assert (store.pending, len(store._index.ids)) == (10, 0)
@@ -911,12 +842,9 @@ def test_empty_topics_are_dropped(disk: SimDisk, monkeypatch: pytest.MonkeyPatch
     assert isinstance(store, WheelStore)
     store.add(batch_of(body(0, START_MS + 10_000)), 1)
     for number in range(1, 200):
-        timer = timer_at(number, START_MS + 100)._replace(target=f"made.up.{number}")
-        batch = Batch()
-        batch.add(timer, START_MS + 100)
-        store.add(batch, number + 1)
+        store.add(batch_of(to(f"made.up.{number}", number, START_MS + 100)), number + 1)
         end = Batch()
-        end.end(store.queries.pending_at(2 * number - 1))  # each is followed by its delete mark
+        end.end(store.queries.find_origin(number))
         store.add(end, number + 1)
     assert store.queries.dues.counts() == {"orders": 1}
     names = [each.name for each in store._index.dues._topics.values()]
@@ -933,29 +861,19 @@ def test_a_failed_opening_leaves_no_file_open(tmp_path: Path, monkeypatch: pytes
     for offset in range(30):
         store.add(batch_of(body(offset, START_MS + 1000)), offset + 1)
     stopped(store)
-    found = found_in(disk)
-    before, real = open_files(), disk.open
-    failing = 0
-    while True:
-        left = failing
-
-        def open_some(name: str) -> RealFile:
-            nonlocal left
-            if left == 0:
-                raise OSError(errno.EMFILE, "Too many open files")
-            left -= 1
-            return real(name)
-
+    before = open_files()
+    for opened in range(100):
+        refused = Mock(side_effect=OSError(errno.EMFILE, "Too many open files"))
+        openings = iter([*[disk.open] * opened, *[refused] * 10])
         with monkeypatch.context() as patched:
-            patched.setattr(disk, "open", open_some)
+            patched.setattr(disk, "open", lambda name, openings=openings: next(openings)(name))
             try:
-                open_store(disk, OPTIONS, found, found.progress, (), ()).close()
+                reopen(disk).close()
             except OSError:
-                failing += 1
+                assert open_files() == before
             else:
                 break
-        assert open_files() == before
-    assert failing > 10
+    assert opened > 10
     assert open_files() == before
 
 
@@ -965,52 +883,33 @@ def open_files() -> list[str]:
     return sorted(path for path in found if "pytest" in path)
 
 
-def test_files_of_a_sync_that_did_not_start_are_synced_by_the_next_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = SimDisk(random.Random(3))
-    store = create_store(disk, OPTIONS, EMPTY)
-    store.add(batch_of(*(body(offset, START_MS + 1000) for offset in range(30))), 30)
-    store.committed(store.advance_progress())
-    with monkeypatch.context() as patched:
-        patched.setattr(disk, "start_sync", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
-        with pytest.raises(OSError, match="Too many open files"):
-            store.start_checkpoint(0, (), ())
-    store.add(batch_of(body(30, START_MS + 1000)), 31)
-    checkpointed(store)
-    disk.lose_power(random.Random(3))
-    disk = disk.reopen()
-    found = found_in(disk)
-    assert open_store(disk, OPTIONS, found, found.progress, (), ()).pending == 31
-
-
 @pytest.mark.parametrize("failures", [1, pytest.param(2, marks=pytest.mark.thorough)])
-def test_after_a_failed_sync_the_next_checkpoint_rewrites_the_files(failures: int) -> None:
+@pytest.mark.parametrize("starts", [True, False])
+def test_after_a_failed_sync_the_next_checkpoint_rewrites_the_files(failures: int, *, starts: bool) -> None:
     """Linux considers bytes of a failed sync written: a second fsync reports success."""
     for seed in range(50):
         disk = SimDisk(random.Random(seed))
         store = create_store(disk, OPTIONS, EMPTY)
         for number in range(failures):
             store.add(batch_of(*(body(30 * number + n, START_MS + 1000) for n in range(30))), 30 * number + 30)
-            store.committed(store.advance_progress())
-            disk.fail_sync()
-            with pytest.raises(OSError, match="simulated"):
+            if starts:
+                disk.fail_sync()
+            refused = Mock(side_effect=OSError(errno.EMFILE, "simulated"))
+            start_sync = disk.start_sync if starts else refused
+            with patch.object(disk, "start_sync", start_sync), pytest.raises(OSError, match="simulated"):
                 checkpointed(store)
         store.add(batch_of(body(30 * failures, START_MS + 1000)), 30 * failures + 1)
-        store.committed(store.advance_progress())
         disk.fail_append(0)  # there is no room to write it again
         with pytest.raises(OSError, match="simulated"):
             checkpointed(store)
         disk.mend()
         checkpointed(store)
         disk.lose_power(random.Random(seed))
-        disk = disk.reopen()
-        again = reopen(disk, found_in(disk).progress, set())
-        assert origins(again, again.release_queue.take_due(START_MS + 1000, 99, 1 << 20)) == [*range(30 * failures + 1)]
+        assert take_due(reopen(disk.reopen()), START_MS + 1000) == [*range(30 * failures + 1)]
 
 
-def test_files_that_cannot_be_rewritten_prevent_a_checkpoint(disk: SimDisk) -> None:
-    store = create_store(disk, OPTIONS, EMPTY)
+def test_files_that_cannot_be_rewritten_prevent_a_checkpoint(disk: SimDisk, store: Store) -> None:
     store.add(batch_of(*(body(offset, START_MS + 1000) for offset in range(30))), 30)
-    store.committed(store.advance_progress())
     disk.fail_sync()
     with pytest.raises(OSError, match="simulated"):
         checkpointed(store)
@@ -1048,44 +947,16 @@ def test_units_repointed_by_an_earlier_process_are_synced_before_the_old_file_go
 # -- targets that wait
 
 
-class Rate:
-    """Four timers of each target may leave in each turn."""
-
-    def allowance(self, target: str, now_ms: int) -> int:
-        return 4
-
-    def spend(self, target: str, timers: int, now_ms: int) -> None: ...
-
-
-def to(target: str, offset: int, due_ms: int) -> Body:
-    return body(offset, due_ms)._replace(target=target)
-
-
-def held(*bodies: Body) -> Batch:
-    batch = Batch()
-    for each in bodies:
-        batch.hold(each, each.due_ms)
-    return batch
-
-
-def stretches(*edges_ms: int) -> tuple[tuple[Key, Key], ...]:
-    """Return key ranges between pairs of `edges_ms`; the last range has no end."""
-    keys = [*(Key(edge_ms, -1) for edge_ms in edges_ms), END]
-    return tuple(zip(keys[::2], keys[1::2], strict=True))
-
-
 @of_each_engine
-def test_a_paused_target_holds_no_out_of_order_timer_of_another_back(disk: SimDisk) -> None:
-    store = create_store(disk, OPTIONS, EMPTY)
+def test_a_paused_target_holds_no_out_of_order_timer_of_another_back(store: Store) -> None:
     store.release_queue.pause("bills", is_paused=True)
     store.add(held(to("bills", 0, 1100), to("orders", 1, 1100)), 2)
-    assert origins(store, store.release_queue.take_due(1100, 9, 1 << 20)) == [1]
+    assert take_due(store, 1100) == [1]
 
 
 @of_each_engine
-def test_a_copy_of_a_timer_that_waited_too_long_rolls_in_the_next_pass(disk: SimDisk) -> None:
+def test_a_copy_of_a_timer_that_waited_too_long_rolls_in_the_next_pass(store: Store) -> None:
     """By our clock, which is ahead of the brokers', the copy has waited for too long at once."""
-    store = create_store(disk, OPTIONS, EMPTY)
     store.release_queue.pause("orders", is_paused=True)
     store.add(batch_of(body(0, 1100)), 1)
 
@@ -1100,9 +971,8 @@ def test_a_copy_of_a_timer_that_waited_too_long_rolls_in_the_next_pass(disk: Sim
 
 
 @of_each_engine
-def test_out_of_order_timers_that_waited_too_long_roll_by_turns_within_the_limit(disk: SimDisk) -> None:
+def test_out_of_order_timers_that_waited_too_long_roll_by_turns_within_the_limit(store: Store) -> None:
     """One target has none that waited too long."""
-    store = create_store(disk, OPTIONS, EMPTY)
     targets = ("young", "orders", "bills")
     for target in targets:
         store.release_queue.pause(target, is_paused=True)
@@ -1118,12 +988,14 @@ def test_out_of_order_timers_that_waited_too_long_roll_by_turns_within_the_limit
 @of_each_engine
 def test_key_ranges_of_an_older_bridge_are_served_in_order_without_what_has_left_between_them(disk: SimDisk) -> None:
     """It served fresh timers ahead of the oldest ones."""
-    wait = Wait("orders", False, stretches(1000, 1100, 1200, 1300, 1400))
+    edges = [*(Key(edge_ms, -1) for edge_ms in range(1000, 1401, 100)), END]
+    wait = Wait("orders", False, tuple(itertools.pairwise(edges))[::2])
+    four_each: Gate = Mock(allowance=lambda *_: 4)
     store = create_store(disk, OPTIONS, EMPTY, [wait])
     dues_ms = (*range(1050, 1053), *range(1250, 1255), *range(1410, 1413))
     store.add(batch_of(*(body(offset, due_ms) for offset, due_ms in enumerate(dues_ms))), len(dues_ms))
     assert store.release_queue.waits == (wait,)
     assert not store.release_queue.is_unreleased("orders", Key(1150, 3))
-    turns = [store.release_queue.take_due(1450, 99, 1 << 20, Rate()).rows["visit_ms"].tolist() for _ in range(4)]
+    turns = [store.release_queue.take_due(1450, 99, 1 << 20, four_each).rows["visit_ms"].tolist() for _ in range(4)]
     assert turns == [[1050, 1051, 1052], [1250, 1251, 1252, 1253], [1254], [1410, 1411, 1412]]
     assert store.release_queue.blocked.named("orders") is None
