@@ -4,6 +4,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from rocksdict import Cache, WriteBatch
@@ -36,6 +37,14 @@ def created(folder: Path) -> Store:
     return create_store(RealDisk(folder), OPTIONS, Progress(0, NOTHING_SETTLED, 0))
 
 
+def stopped_with(folder: Path, batch: Batch) -> None:
+    """Create a store with the timers of `batch`, and stop it."""
+    store = created(folder)
+    store.add(batch, 2000)
+    checkpointed(store)
+    store.close()
+
+
 def reopened(folder: Path) -> Store:
     disk = RealDisk(folder)
     found = found_in(disk)
@@ -53,10 +62,7 @@ def folders(folder: Path) -> set[str]:
 
 def test_a_timer_of_years_needs_no_roll(tmp_path: Path) -> None:
     """No wheel has a slot for it, and no unit of RIP-43 can hold the delay."""
-    store = created(tmp_path)
-    store.add(batch_of(START_MS + 10 * YEAR_MS, START_MS + YEAR_MS), 2)
-    checkpointed(store)
-    store.close()
+    stopped_with(tmp_path, batch_of(START_MS + 10 * YEAR_MS, START_MS + YEAR_MS))
     store = reopened(tmp_path)
     assert due_origins(store, START_MS + YEAR_MS - 1) == []
     assert store.release_queue.next_visit_ms(START_MS + 20 * YEAR_MS) == (START_MS + YEAR_MS) // 1000 * 1000
@@ -65,17 +71,21 @@ def test_a_timer_of_years_needs_no_roll(tmp_path: Path) -> None:
     store.close()
 
 
-def test_what_was_staged_after_the_checkpoint_is_undone_by_the_next_opening(tmp_path: Path) -> None:
+def test_an_opening_keeps_the_database_of_the_last_checkpoint_without_what_was_staged_since(tmp_path: Path) -> None:
     store = created(tmp_path)
-    store.add(batch_of(START_MS + 1, START_MS + 2, START_MS + 3), 3)
-    checkpointed(store)
+    for offset in range(3):
+        store.add(batch_of(START_MS + 1 + offset, first=offset), offset + 1)
+        checkpointed(store)
+        assert folders(tmp_path) == {"open", str(offset)}
     assert due_origins(store, START_MS + 1) == [0]
     ended = Batch()
     ended.end(store.queries.find([b"id-1"])[b"id-1"])
     store.add(ended, 4)
     store.add(batch_of(START_MS + 1, first=4), 5)
     store.close()
+    (tmp_path / "rocksdb" / "7").mkdir()  # left by a checkpoint that was not completed
     store = reopened(tmp_path)
+    assert folders(tmp_path) == {"open", "2"}
     assert (store.pending, due_origins(store, START_MS + 9)) == (3, [0, 1, 2])
     store.close()
 
@@ -92,19 +102,6 @@ def test_a_body_can_be_read_until_the_transaction_of_its_timer_is_in_a_checkpoin
     with pytest.raises(CorruptStoreError, match="unit 0 is missing"):
         store.queries.bodies(rows)
     assert store.pending == 2
-    store.close()
-
-
-def test_only_the_database_of_the_last_checkpoint_is_kept(tmp_path: Path) -> None:
-    store = created(tmp_path)
-    for offset in range(3):
-        store.add(batch_of(START_MS + 1000, first=offset), offset + 1)
-        checkpointed(store)
-        assert folders(tmp_path) == {"open", str(offset)}
-    store.close()
-    (tmp_path / "rocksdb" / "7").mkdir()  # left by a checkpoint that was not completed
-    store = reopened(tmp_path)
-    assert folders(tmp_path) == {"open", "2"}
     store.close()
 
 
@@ -127,10 +124,8 @@ def test_a_damaged_database_is_replaced_while_its_error_is_still_known(tmp_path:
 
 
 def test_another_engine_leaves_no_file_of_this_one(tmp_path: Path) -> None:
-    store = created(tmp_path)
-    store.add(batch_of(START_MS + 1), 1)
-    checkpointed(store)
-    store.close()
+    stopped_with(tmp_path, batch_of(START_MS + 1))
+    assert os.stat(tmp_path / "rocksdb").st_mode & 0o077 == 0, "files are for us alone"  # noqa: PTH116
     create_store(RealDisk(tmp_path), StoreOptions(slots=64), Progress(0, NOTHING_SETTLED, 0)).close()
     assert not (tmp_path / "rocksdb").exists()
     created(tmp_path).close()
@@ -157,10 +152,7 @@ def remove_manifest(folder: Path) -> None:
 def test_damage_is_found_by_verify_and_by_the_next_opening(
     tmp_path: Path, damage: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = created(tmp_path)
-    store.add(batch_of(*range(START_MS, START_MS + 500)), 500)
-    checkpointed(store)
-    store.close()
+    stopped_with(tmp_path, batch_of(*range(START_MS, START_MS + 500)))
     assert verify(RealDisk(tmp_path)).fault is None
     damage(tmp_path / "rocksdb" / "0")
     assert verify(RealDisk(tmp_path)).fault is not None
@@ -174,13 +166,10 @@ def test_damage_is_found_by_verify_and_by_the_next_opening(
 )
 def test_verify_compares_the_orders_of_the_database(tmp_path: Path, family: str, told: str) -> None:
     """A database that RocksDB finds sound, but without one key."""
-    store = created(tmp_path)
     batch = Batch()
     for number in range(500):
         batch.add(body(4 * number + 1, START_MS + number), START_MS + number)
-    store.add(batch, 2000)
-    checkpointed(store)
-    store.close()
+    stopped_with(tmp_path, batch)
     changed = Database(tmp_path / "rocksdb" / "0")
     (rows,) = changed.in_order(START_MS, START_MS + 1, 10)
     key = {"ids": keys(rows["id_hash"], rows["unit"]), "origins": keys(rows["origin"], rows["unit"])}
@@ -208,31 +197,16 @@ def test_a_full_disk_is_told_as_such_and_loses_nothing(tmp_path: Path, monkeypat
     store.add(batch_of(START_MS + 1), 1)
     checkpointed(store)
 
-    class Full:
-        def __init__(self, _: object) -> None:
-            pass
-
-        def create_checkpoint(self, path: str) -> None:
-            raise Exception(f"IO error: No space left on device: While appending to file: {path}")
-
+    error = Exception("IO error: No space left on device: While appending to file: /a")
     store.add(batch_of(START_MS + 2, first=1), 2)
     store.committed(store.advance_progress())
     with monkeypatch.context() as full:
-        full.setattr("rocksdict.Checkpoint", Full)
+        full.setattr("rocksdict.Checkpoint", lambda _: Mock(create_checkpoint=Mock(side_effect=error)))
         with pytest.raises(OSError, match="No space left") as told:
             store.start_checkpoint(0, (), ())
     assert told.value.errno == errno.ENOSPC
-    assert store.start_checkpoint(0, (), ())
-    store.finish_checkpoint()
+    checkpointed(store)
     store.close()
     store = reopened(tmp_path)
     assert due_origins(store, START_MS + 9) == [0, 1]
     store.close()
-
-
-def test_files_of_the_database_are_for_us_alone(tmp_path: Path) -> None:
-    store = created(tmp_path)
-    store.add(batch_of(START_MS + 1), 1)
-    checkpointed(store)
-    store.close()
-    assert os.stat(tmp_path / "rocksdb").st_mode & 0o077 == 0  # noqa: PTH116
