@@ -136,6 +136,16 @@ class FakeConsumer:
         self.is_open = False
 
 
+def future_of(what: object) -> "Future[Any]":
+    """Return an answer of an admin client: a value or an error."""
+    future: Future[Any] = Future()
+    if isinstance(what, Exception):
+        future.set_exception(what)
+    else:
+        future.set_result(what)
+    return future
+
+
 class FakeAdmin:
     """An admin client. As in librdkafka, one request has one answer, whose event waits for a poll.
 
@@ -165,11 +175,8 @@ class FakeAdmin:
         for place, spec in asked.items() if self.requests[-1] <= self.ends.keys() else ():
             end = self.ends[place.partition]
             is_first = spec is OffsetSpec.earliest() and self.first is not None  # type: ignore[no-untyped-call]
-            if isinstance(end, KafkaException):
-                answers[place].set_exception(end)
-            else:
-                offset = self.first if is_first else end
-                answers[place].set_result(SimpleNamespace(offset=offset, timestamp=end))
+            found = SimpleNamespace(offset=self.first if is_first else end, timestamp=end)
+            answers[place] = future_of(end if isinstance(end, KafkaException) else found)
         return answers
 
     def list_topics(self, topic: str = "timers", timeout: float = 0) -> Any:
@@ -181,11 +188,6 @@ class FakeAdmin:
     def describe_consumer_groups(self, names: Iterable[Any], request_timeout: float) -> dict[Any, Any]:
         self.asked += 1
         self.events += 1
-        future: Future[Any] = Future()
-        if isinstance(self.answer, Exception):
-            future.set_exception(self.answer)
-        else:
-            future.set_result(self.answer)
-        return dict.fromkeys(names, future)
+        return dict.fromkeys(names, future_of(self.answer))
 
     describe_configs = describe_consumer_groups

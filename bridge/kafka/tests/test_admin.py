@@ -26,12 +26,9 @@ def admin(monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
     return admin
 
 
-def test_events_that_wait_for_a_poll_do_not_accumulate(admin: FakeAdmin) -> None:
+def test_answers_about_a_group_and_its_topics(admin: FakeAdmin) -> None:
     group = ConfluentGroup(Connection("127.0.0.1:1"), Retrier())
-    for _ in range(1000):
-        assert group.members() == []
-        assert group.partitions(["timers", "others"]) == {TimerPartition("timers", 0), TimerPartition("timers", 1)}
-        assert admin.events <= 1
+    assert group.partitions(["timers", "others"]) == {TimerPartition("timers", 0), TimerPartition("timers", 1)}
     admin.answer = DENIED
     with pytest.raises(BridgeError, match=r"looking at group .*give the bridge's user the right"):
         group.members()
@@ -53,6 +50,7 @@ class IdleAdmin(FakeAdmin):
         self._hear, self._heard = retrier.hear, [ALL_DOWN]
 
     def poll(self, timeout_s: float) -> int:
+        self.events = 0
         while self._heard:
             self._hear(self._heard.pop())
         return 0
@@ -68,7 +66,7 @@ ASK: dict[str, Callable[[Connection, Retrier], object]] = {
 
 
 @pytest.mark.parametrize("port", ASK)
-def test_a_question_after_a_recovery_logs_no_outage(
+def test_questions_after_a_recovery_log_no_outage_and_leave_no_events(
     port: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     retrier = Retrier()
@@ -76,7 +74,9 @@ def test_a_question_after_a_recovery_logs_no_outage(
     admin.ends, admin.answer = {0: 7}, DENIED
     replace_clients(monkeypatch, FakeConsumer, admin)
     monkeypatch.setattr("bridge.kafka.client_config.make", lambda *_: admin)
-    with suppress(BridgeError):
-        ASK[port](Connection("127.0.0.1:1"), retrier)
+    for _ in range(9):
+        with suppress(BridgeError):
+            ASK[port](Connection("127.0.0.1:1"), retrier)
+        assert admin.events <= 2
     admin.poll(0)
     assert caplog.records == []

@@ -19,7 +19,7 @@ from bridge.config.data_directory import DataDir
 from bridge.config.kafka_config import Connection
 from bridge.config.settings import usable_cores
 from bridge.kafka import background_recovery as preparing
-from bridge.loop.tests.test_histories import die, kafka_with, send
+from bridge.loop.tests.test_histories import die, kafka_with, schedule, send, values
 from bridge.observe import logs
 from bridge.partition import recover as recovery
 from bridge.partition.options import Policy
@@ -40,20 +40,12 @@ class World:
             self.kafka, FakeGroup("timers", [LARGE, SMALL]), replace(usual_options(), prepare_from=20)
         )
         for number in range(20):
-            self.send(LARGE, f"large {number}", MINUTE_MS, id_=b"%d" % number)
+            self.send(LARGE, f"large {number}", MINUTE_MS, id_=str(number))
         self.bridge.run(1000)
 
-    def send(self, timer_partition: TimerPartition, value: str, delay_ms: int, *, id_: bytes | None = None) -> None:
-        headers: list[tuple[str, bytes | None]] = [("timer-topic", b"orders"), ("timer-delay-ms", b"%d" % delay_ms)]
-        headers += [] if id_ is None else [("timer-id", id_)]
+    def send(self, timer_partition: TimerPartition, value: str, delay_ms: int, *, id_: str | None = None) -> None:
+        headers = schedule(delay_ms, id_=id_)
         self.kafka.produce(TIMERS, value.encode(), headers=headers, partition=timer_partition.partition)
-
-    def cancel(self, timer_partition: TimerPartition, id_: bytes) -> None:
-        headers = [("timer-action", b"cancel"), ("timer-id", id_)]
-        self.kafka.produce(TIMERS, None, headers=headers, partition=timer_partition.partition)
-
-    def delivered(self) -> list[str]:
-        return [(entry.value or b"").decode() for entry in self.kafka.read("orders")]
 
     def rebuild(self) -> None:
         """Start again without disks; the background recovery of the large one does not end."""
@@ -70,14 +62,14 @@ def test_others_deliver_while_one_is_prepared() -> None:
     world.rebuild()
     world.send(SMALL, "small", 500)
     world.bridge.run(500)
-    world.cancel(LARGE, b"7")
+    world.kafka.produce(TIMERS, None, headers=[("timer-action", b"cancel"), ("timer-id", b"7")], partition=0)
     world.bridge.run(MINUTE_MS)
-    assert world.delivered() == ["small"]
+    assert values(world.kafka) == ["small"]
     assert not world.is_ready()
     world.bridge.holds_preparations = False
     world.bridge.run(1000)
     assert world.is_ready()
-    assert sorted(world.delivered()) == sorted(["small", *(f"large {n}" for n in range(20) if n != 7)])
+    assert sorted(values(world.kafka)) == sorted(["small", *(f"large {n}" for n in range(20) if n != 7)])
     assert world.bridge.disks.keys() == {LARGE, SMALL}
 
 
@@ -128,7 +120,7 @@ def test_a_partition_given_up_while_it_is_prepared_delivers_later(end: str, capl
             world.bridge.start()
     world.bridge.holds_preparations = False
     world.bridge.run(MINUTE_MS)
-    assert world.delivered() == [f"large {number}" for number in range(20)]
+    assert values(world.kafka) == [f"large {number}" for number in range(20)]
 
 
 @pytest.mark.parametrize(("told", "cores"), [("100000 100000", 1), ("150000 100000", 2), ("max 100000", None)])
@@ -155,7 +147,7 @@ def test_options_of_a_running_bridge_can_be_sent_to_a_process() -> None:
     world.bridge.start()
     world.send(SMALL, "judged", 0)
     world.bridge.run(10)
-    assert world.delivered() == ["judged"]
+    assert values(world.kafka) == ["judged"]
     sent = pickle.loads(pickle.dumps(options))
     assert (sent.policy, sent.policy.refusal("orders")) == (options.policy, None)
     assert sent.policy.refusal("secret.x") == options.policy.refusal("secret.x")
@@ -265,7 +257,7 @@ def test_a_rebuild_on_a_full_disk_is_retried_in_the_background(
         world.bridge.start()
         world.send(SMALL, "small", 500)
         world.bridge.run(20_000)
-    assert (world.delivered(), here) == (["small"], [SMALL])
+    assert (values(world.kafka), here) == (["small"], [SMALL])
     assert f"{LARGE}: its local store cannot be made ready ([Errno 28]" in caplog.text
     world.bridge.run(MINUTE_MS)
-    assert sorted(world.delivered()) == sorted(["small", *(f"large {n}" for n in range(20))])
+    assert sorted(values(world.kafka)) == sorted(["small", *(f"large {n}" for n in range(20))])

@@ -49,8 +49,6 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
 # -- errors
 
 GONE, FENCED = KafkaError(KafkaError.OFFSET_OUT_OF_RANGE), KafkaError(KafkaError.FENCED_INSTANCE_ID)
-
-
 TRUNCATED = KafkaError(NO_OFFSET.code(), f"x: {LOG_TRUNCATION.str()} (broker 1)")
 NOT_THERE = r"timer\.requests/0: requests from offset 7 on are not there.*: start again"
 TAKEN = r"timer\.requests/0: requests 7 to 8 .* gone.* start again: the bridge goes on with what is left"
@@ -79,11 +77,6 @@ def test_an_error_instead_of_a_record_ends_a_poll_with_the_remedy(
     consumer.bounds = bounds
     with pytest.raises(kind, match=told):
         source.poll(0, 10)
-
-
-TRUNCATED = KafkaError(NO_OFFSET.code(), f"x: {LOG_TRUNCATION.str()} (broker 1)")
-TAKEN = r"timer\.requests/0: requests 7 to 8 .* gone.* start again: the bridge goes on with what is left"
-CUT = r"timer\.requests/0 has lost its end below offset 7, .* ends at {} now.*--delete-offsets .*--adopt-progress"
 
 
 def test_a_passing_error_is_logged_and_is_no_record(make: Make, caplog: pytest.LogCaptureFixture) -> None:
@@ -185,20 +178,9 @@ def test_a_turn_waits_less_while_other_work_waits(make: Make, keeper: Timekeeper
     assert ends == [0, 0.25, 0.258, 0.266, 0.516]
 
 
-def test_a_turn_waits_less_after_a_read_that_left_records(make: Make, keeper: Timekeeper) -> None:
-    source, consumer = make(pace_s=0.25)
-    consumer.pass_time = keeper.pass_time
-    consumer.on_assign(consumer, MINE[:1])
-    source.start(PARTITION, 0)
-    consumer.batches = [[fetched(offset) for offset in range(25)]]
-    began_s = keeper.now_s
-    assert [len(offsets(source.poll(0, 10))) for _ in range(3)] == [10, 10, 5]
-    assert keeper.now_s - began_s < 0.02
-
-
-def reading(make: Make, keeper: Timekeeper, count: int) -> Made:
-    """Return a source with a read interval of 0.25 s, at offset 0 of its partition, which has `count` records."""
-    source, consumer = make(read_interval_s=0.25)
+def reading(make: Make, keeper: Timekeeper, count: int, pause: str = "read_interval_s") -> Made:
+    """Return a source with a pause of 0.25 s, at offset 0 of its partition, which has `count` records."""
+    source, consumer = make(**{pause: 0.25})
     consumer.pass_time = keeper.pass_time
     consumer.on_assign(consumer, MINE[:1])
     source.start(PARTITION, 0)
@@ -225,10 +207,14 @@ def test_while_timers_leave_records_wait_to_be_read_together(make: Make, keeper:
     assert keeper.now_s == 1000.5, "a poll that may wait reads when the interval is over"
 
 
-def test_more_records_than_a_turn_takes_are_read_without_a_pause(make: Make, keeper: Timekeeper) -> None:
-    source, _ = reading(make, keeper, 25)
+@pytest.mark.parametrize("pause", ["read_interval_s", "pace_s"])
+def test_more_records_than_a_turn_takes_are_read_without_a_pause(pause: str, make: Make, keeper: Timekeeper) -> None:
+    source, _ = reading(make, keeper, 25, pause)
+    keeper.pass_time(1)
+    began_s = keeper.now_s
     assert [len(offsets(source.poll(0, 10))) for _ in range(3)] == [10, 10, 5]
-    assert not source.poll(0, 10).has_read
+    assert keeper.now_s - began_s < 0.02
+    assert source.poll(0, 10).has_read == (pause == "pace_s")
 
 
 def test_a_turn_without_room_reads_nothing_and_loses_nothing(make: Make, keeper: Timekeeper) -> None:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -21,20 +22,6 @@ from bridge.kafka.tests.fake_clients import ALL_DOWN, PASSING, SSL, Timekeeper
 GONE = KafkaException(KafkaError(ALL_DOWN.code(), "all brokers are down"))
 
 
-class Broker:
-    """Fails for the first `gone` calls."""
-
-    def __init__(self, gone: int) -> None:
-        self.calls = 0
-        self._gone = gone
-
-    def __call__(self) -> str:
-        self.calls += 1
-        if self.calls <= self._gone:
-            raise GONE
-        return "here"
-
-
 @pytest.fixture
 def keeper(monkeypatch: pytest.MonkeyPatch) -> Timekeeper:
     return Timekeeper(monkeypatch)
@@ -43,7 +30,7 @@ def keeper(monkeypatch: pytest.MonkeyPatch) -> Timekeeper:
 def test_a_call_is_retried_without_end_and_logged_at_the_first_failure_and_each_minute(
     keeper: Timekeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker = Broker(gone=150)
+    broker = Mock(side_effect=[*[GONE] * 150, "here"])
     assert Retrier().retry_until_success("committing", broker, is_passing) == "here"
     assert 1120 < keeper.now_s < 1180
     said = [record.getMessage() for record in caplog.records]
@@ -60,20 +47,16 @@ def test_a_certificate_error_has_a_remedy_under_each_error_code() -> None:
 
 
 def test_a_permanent_error_is_not_retried() -> None:
-    denied = KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
-
-    def call() -> None:
-        raise denied
-
+    denied = Mock(side_effect=KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
     with pytest.raises(KafkaException):
-        Retrier().retry_until_success("committing", call, is_passing)
+        Retrier().retry_until_success("committing", denied, is_passing)
 
 
 def test_after_give_up_in_a_call_raises_with_the_reason(keeper: Timekeeper) -> None:
     retrier = Retrier()
     retrier.give_up_in(5)
     with pytest.raises(BrokerUnavailableError, match="committing: all brokers are down"):
-        Retrier(retrier).retry_until_success("committing", Broker(gone=10_000), is_passing)
+        Retrier(retrier).retry_until_success("committing", Mock(side_effect=GONE), is_passing)
     assert keeper.now_s < 1006
 
 
@@ -125,7 +108,7 @@ def test_what_an_idle_client_has_heard_is_no_log_line(kind: Any, caplog: pytest.
     assert caplog.records == []
     retrier.give_up_in(0)
     with pytest.raises(BrokerUnavailableError, match=r"committing: .*127\.0\.0\.1:1"):
-        Retrier(retrier).retry_until_success("committing", Broker(gone=1), is_passing)
+        Retrier(retrier).retry_until_success("committing", Mock(side_effect=GONE), is_passing)
 
 
 def test_an_outage_after_a_recovery_is_counted_from_one(keeper: Timekeeper, caplog: pytest.LogCaptureFixture) -> None:

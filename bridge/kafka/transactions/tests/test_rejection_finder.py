@@ -1,10 +1,10 @@
 """Records that made a transaction fail are found, with fake answers of the cluster and a fake clock."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from bridge.config.kafka_config import Connection
 from bridge.kafka import client_config
 from bridge.kafka.retry import Retrier
-from bridge.kafka.tests.fake_clients import TIMED_OUT
+from bridge.kafka.tests.fake_clients import TIMED_OUT, future_of
 from bridge.kafka.transactions import rejection_finder as culprits
 from bridge.kafka.transactions.record_sender import SendFailure, size_of
 from bridge.kafka.transactions.rejection_finder import (
@@ -247,31 +247,7 @@ def test_look_ups_of_many_topics_are_forgotten(monkeypatch: pytest.MonkeyPatch) 
 REFUSED = KafkaException(DENIED)
 
 
-def told(what: object) -> "Future[Any]":
-    future: Future[Any] = Future()
-    if isinstance(what, Exception):
-        future.set_exception(what)
-    else:
-        future.set_result(what)
-    return future
-
-
-class Admin:
-    """A fake admin client that has two answers, each a value or an error."""
-
-    def __init__(self, topics: object, configs: object) -> None:
-        self._topics, self._configs = topics, configs
-
-    def poll(self, timeout_s: float) -> None: ...
-
-    def describe_topics(self, topics: object, request_timeout: float) -> dict[str, "Future[Any]"]:
-        return {"bills": told(self._topics)}
-
-    def describe_configs(self, resources: list[Any], request_timeout: float) -> dict[Any, "Future[Any]"]:
-        return dict.fromkeys(resources, told(self._configs))
-
-
-Make = Callable[..., tuple[TopicProbe, list[Admin]]]
+Make = Callable[..., tuple[TopicProbe, list[Mock]]]
 
 
 @pytest.fixture
@@ -281,16 +257,18 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
     in_sync: of three replicas, or an error. min_in_sync: min.insync.replicas, or an error.
     """
 
-    def make(in_sync: int | Exception, min_in_sync: int | Exception = 2) -> tuple[TopicProbe, list[Admin]]:
+    def make(in_sync: int | Exception, min_in_sync: int | Exception = 2) -> tuple[TopicProbe, list[Mock]]:
         topics: object = in_sync
         if isinstance(in_sync, int):
             partition = SimpleNamespace(isr=range(in_sync), replicas=range(3), leader=SimpleNamespace(id=1))
             topics = SimpleNamespace(partitions=[partition])
         configs = entries(min_insync_replicas=str(min_in_sync)) if isinstance(min_in_sync, int) else min_in_sync
-        made: list[Admin] = []
+        made: list[Mock] = []
 
-        def client(*_: object) -> Admin:
-            made.append(Admin(topics, configs))
+        def client(*_: object) -> Mock:
+            made.append(Mock())
+            made[-1].describe_topics.return_value = {"bills": future_of(topics)}
+            made[-1].describe_configs = lambda asked, **_: dict.fromkeys(asked, future_of(configs))
             return made[-1]
 
         monkeypatch.setattr(client_config, "make", client)
