@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bridge.loop.tests.test_histories import SMALL, TROUBLE, Trouble, World, ask, crash, die, lose_disk
+from bridge.loop.tests.test_histories import SMALL, TROUBLE, Trouble, World, lose_disk
 from bridge.partition.options import Policy
 from bridge.redrive.rules import request_of
 from bridge.testing.timer_world import TIMERS
@@ -71,19 +71,6 @@ def test_by_cron_the_first_occurrence_is_the_next_match() -> None:
     assert found[0][0] == 1
     assert found == [(number, first_ms + (number - 1) * 120_000) for number in range(1, 6)]
     assert world.pending() == 0
-
-
-def test_a_receipt_has_the_time_of_the_first_occurrence_by_cron() -> None:
-    world = World()
-    send(world, cron="*/2 * * * *", id_="x")
-    send(world, cron="*/3 * * * *", id_="x")
-    world.bridge.run(0)
-    receipts = world.told()
-    assert [(each["kind"], each["due_ms"]) for each in receipts] == [
-        ("accepted", 1_080_000),
-        ("replaced", 1_080_000),
-        ("accepted", 1_080_000),
-    ]
 
 
 def test_a_given_time_is_that_of_the_first_occurrence() -> None:
@@ -151,22 +138,6 @@ def test_a_cancel_ends_all_occurrences_to_come(timer: tuple[str, bytes], trouble
     assert kinds(world) == ["cancelled", "not-found"]
 
 
-def test_a_cancel_of_the_occurrence_that_is_leaving_ends_the_next_one() -> None:
-    """The transaction that delivers it is in flight: the cancel waits for its outcome, then finds the copy."""
-    world = World()
-    send(world, id_="x", every_ms="1000")
-    world.bridge.run(990)
-
-    def cancel() -> None:
-        world.cancel("x")
-
-    world.kafka.timeline.at(world.now_ms + 10, cancel)
-    world.bridge.run(5 * SECOND)
-    assert kinds(world) == ["cancelled"]
-    assert [number for number, _ in occurrences(world)] in ([], [1])
-    assert world.pending() == 0
-
-
 @TROUBLE
 def test_a_move_changes_one_occurrence_and_none_after_it(trouble: Trouble) -> None:
     world = World()
@@ -231,19 +202,6 @@ def test_a_pause_right_after_the_request_holds_the_first_occurrence_by_cron() ->
     assert [each["due_ms"] for each in told if each["kind"] in ("paused", "resumed")] == [1_020_000] * 2
 
 
-def test_a_pause_of_a_moved_occurrence_keeps_its_time_and_the_rule() -> None:
-    world = World()
-    sent_ms = send(world, id_="x", every_ms="4000", count="3")
-    world.bridge.run(1000)
-    world.move_to("x", sent_ms + 5000)
-    world.bridge.run(20)
-    for action in ("pause", "resume"):
-        switch(world, action)
-        world.bridge.run(1000)
-    world.bridge.run(20 * SECOND)
-    assert occurrences(world, sent_ms) == [(1, 5000), (2, 8000), (3, 12_000)]
-
-
 @pytest.mark.parametrize("missed", ["one", "all"])
 def test_a_rejected_occurrence_does_not_end_the_series(missed: str) -> None:
     world = World()
@@ -272,25 +230,6 @@ def test_a_redrive_sends_one_occurrence_and_no_second_series() -> None:
     assert not any("timer-occurrence" in dict(entry.headers) for entry in told)
 
 
-def test_the_first_wrong_rules_are_refused_and_change_nothing() -> None:
-    world = World()
-    world.send("m", 500, id_="x")
-    send(world, id_="x", cron="0 0 30 2 *")
-    send(world, id_="x", cron="* * * * *", zone="Nowhere")
-    send(world, id_="x", cron="* * * * *", until_ms=str(world.now_ms))
-    send(world, id_="x", every_ms="1000", extra=[("timer-occurrence", b"1")])
-    world.bridge.run(SECOND)
-    assert [code for code, _ in world.rejected()] == [b"bad-header", b"bad-header", b"no-occurrence", b"bad-header"]
-    assert world.delivered() == ["m"]
-
-
-def test_a_copy_that_would_not_fit_is_refused_at_intake() -> None:
-    world = World(replace(SMALL, max_message_bytes=700))
-    send(world, every_ms="1000", extra=[("large", b"x" * 200)])
-    world.bridge.run(5 * SECOND)
-    assert [code for code, _ in world.rejected()] == [b"too-large"]
-
-
 def test_a_timer_topic_may_take_no_recurring_timers_also_after_a_lost_disk() -> None:
     world = World(replace(SMALL, policy=Policy(actions=("schedule", "cancel"))))
     send(world, every_ms="1000")
@@ -317,64 +256,6 @@ def test_a_start_too_far_in_the_past_is_refused_only_if_all_are_to_be_delivered(
     assert len(world.rejected()) == 1
     counts = Counter(each["timer-origin"][-1] for each in world.deliveries())
     assert counts == {"1": 1, "3": 16, "4": 16}, "`one` delivers one, `none` none, `all` all of them"
-
-
-def test_a_series_counts_as_one_timer_of_the_quota() -> None:
-    world = World(replace(SMALL, max_pending=1))
-    send(world, every_ms="1000")
-    for _ in range(5):
-        world.send("m", 500)
-        world.bridge.run(SECOND)
-    assert [code for code, _ in world.rejected()] == [b"quota-exceeded"] * 5
-    assert len(world.deliveries()) == 5
-
-
-def test_a_paused_target_gets_one_late_occurrence_and_goes_on() -> None:
-    world = World()
-    sent_ms = send(world, cron="* * * * *", count="3")
-    ask(world, b"pause", b"orders")
-    world.bridge.run(150_000)
-    assert world.deliveries() == []
-    ask(world, b"resume", b"orders")
-    world.bridge.run(200_000)
-    assert sent_ms < 1_020_000
-    assert occurrences(world) == [(1, 1_020_000), (2, 1_200_000), (3, 1_260_000)]
-
-
-def test_a_limited_target_gets_each_occurrence_and_loses_no_token() -> None:
-    world = World(replace(SMALL, targets={"orders": 2}))
-    sent_ms = send(world, every_ms="1000", count="5", missed="all", deliver_ms=str(world.now_ms))
-    world.bridge.run(20 * SECOND)
-    assert occurrences(world, sent_ms) == [(number, (number - 1) * SECOND) for number in range(1, 6)]
-
-
-@pytest.mark.parametrize(
-    "call", ["sink.submit", "sink.produce", "sink.journal", "sink.commit asked", "sink.commit done", "disk.append half"]
-)
-@pytest.mark.parametrize("after", [crash, lose_disk])
-def test_a_crash_while_an_occurrence_leaves_repeats_and_loses_none(call: str, after: Trouble) -> None:
-    for nth in (1, 2, 3):
-        world = World()
-        sent_ms = send(world, id_="x", every_ms="1000", count="4", missed="all")
-        world.bridge.run(900)
-        die(world.bridge, call, nth)
-        after(world)
-        world.bridge.run(20 * SECOND)
-        assert occurrences(world, sent_ms) == [(number, number * SECOND) for number in (1, 2, 3, 4)], (call, nth)
-
-
-def test_while_its_target_fails_an_occurrence_is_copied_and_the_next_one_is_not() -> None:
-    world = World()
-    sent_ms = send(world, id_="x", every_ms="1000", count="4", missed="all")
-    world.bridge.run(1500)
-    world.kafka.topics["orders"].unavailable = True
-    world.bridge.run(3 * SECOND)
-    crash(world)
-    world.bridge.run(3 * SECOND)
-    world.kafka.topics["orders"].unavailable = False
-    world.bridge.run(100 * SECOND)
-    assert occurrences(world, sent_ms) == [(number, number * SECOND) for number in (1, 2, 3, 4)]
-    assert world.pending() == 0
 
 
 def test_settings_that_forbid_it_do_not_end_what_was_accepted() -> None:
