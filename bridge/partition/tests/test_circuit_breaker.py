@@ -2,7 +2,7 @@
 
 import pytest
 
-from bridge.loop.tests.test_histories import SMALL, TROUBLE, Trouble, schedule, values
+from bridge.loop.tests.test_histories import SMALL, schedule, values
 from bridge.observe.prometheus import AlertLimits, Exposition
 from bridge.partition.limits import FIRST_DELAY_MS, LONGEST_DELAY_MS, MAX_BREAKERS, CircuitBreakers
 from bridge.partition.options import TurnOptions
@@ -38,26 +38,6 @@ class World(TimerWorld):
 
 
 @pytest.mark.thorough
-@TROUBLE
-def test_timers_of_an_unavailable_target_wait_and_all_others_leave_on_time(trouble: Trouble) -> None:
-    world = World()
-    world.fail()
-    for n in range(20):
-        world.send("bills", f"b{n}", 100 * n)
-        world.send("orders", f"o{n}", 100 * n)
-    world.pass_time(ms=1000)
-    trouble(world)
-    world.pass_time(ms=2000)
-    assert world.values("orders") == [f"o{n}" for n in range(20)]
-    assert world.values("bills") == []
-    world.fail(fails=False)
-    world.pass_time(ms=2 * LONGEST_DELAY_MS)
-    assert sorted(world.values("bills")) == sorted(f"b{n}" for n in range(20))
-    assert world.values("orders") == [f"o{n}" for n in range(20)]
-    assert world.read("timer.rejected") == []
-
-
-@pytest.mark.thorough
 def test_other_targets_are_on_time_while_one_fails_for_ten_minutes() -> None:
     world = World(usual_options())
     world.fail()
@@ -71,19 +51,6 @@ def test_other_targets_are_on_time_while_one_fails_for_ten_minutes() -> None:
     world.fail(fails=False)
     world.pass_time(ms=2 * LONGEST_DELAY_MS)
     assert len(world.values("bills")) == len(set(world.values("bills"))) == 600
-
-
-def test_a_cancel_wins_while_the_target_fails() -> None:
-    world = World()
-    world.fail()
-    world.send("bills", "cancelled while it waits", 10, id_="a")
-    world.send("bills", "delivered", 10, id_="b")
-    world.pass_time(ms=1000)
-    world.kafka.produce(TIMERS, None, headers=[("timer-action", b"cancel"), ("timer-id", b"a")])
-    world.pass_time(ms=1000)
-    world.fail(fails=False)
-    world.pass_time(ms=LONGEST_DELAY_MS)
-    assert world.values("bills") == ["delivered"]
 
 
 def test_log_status_and_metrics_name_an_unavailable_target(caplog: pytest.LogCaptureFixture) -> None:
