@@ -294,29 +294,6 @@ def test_any_mix_of_profiles_settings_and_losses_delivers_each_accepted_timer_on
 
 @pytest.mark.thorough
 @TROUBLE
-def test_kaspr_a_cron_recurs_until_it_is_cancelled(trouble: Trouble) -> None:
-    world = Spelled()
-    asked: Pairs = [("x-scheduler-action", b"CRON_ADD"), ("x-scheduler-request-id", b"7")]
-    asked += [("x-scheduler-deliver-to", b"orders"), ("x-scheduler-cron-expr", b"* * * * *"), ("tenant", b"a")]
-    world.kafka.produce(TIMERS, b"again", key=b"k", headers=asked)
-    for _ in range(3):
-        world.bridge.run(45_000)
-        trouble(world)
-    world.kafka.produce(
-        TIMERS, None, headers=[("x-scheduler-action", b"CRON_CANCEL"), ("x-scheduler-request-id", b"7")]
-    )
-    world.bridge.run(300_000)
-    told = [dict(entry.headers) for entry in world.kafka.read("orders")]
-    first_ms = START_MS // 60_000 * 60_000 + 60_000
-    assert [(each["timer-occurrence"], each["timer-deliver-ms"], each["tenant"]) for each in told] == [
-        (b"%d" % number, b"%d" % (first_ms + (number - 1) * 60_000), b"a")
-        for number in range(1, (START_MS + 135_000 - first_ms) // 60_000 + 2)
-    ]
-    assert not any(name.startswith("x-scheduler") for each in told for name in each)
-
-
-@pytest.mark.thorough
-@TROUBLE
 def test_kaspr_a_cron_is_paused_and_resumed(trouble: Trouble) -> None:
     """A pause and a cancel in one poll: the cancel finds the paused timer."""
     world = Spelled()
