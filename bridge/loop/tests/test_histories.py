@@ -546,48 +546,6 @@ def test_case_21_delete_marks_survive_and_their_space_is_freed(trouble: Trouble)
     assert sum(len(data) for name, data in disk.contents().items() if name != "wheel") < 10_000
 
 
-def test_case_18_a_dropped_copy_does_not_come_back_with_an_old_disk() -> None:
-    store = StoreOptions(tick_ms=10, slots=1024, checkpoint_interval_ms=0)
-    world = World(TurnOptions(rules=RULES, store=store, max_poll_records=1, max_wait_ms=1, commit_interval_ms=0))
-    world.send("gone", 3 * WINDOW_MS, id_="x")
-    world.bridge.run(WINDOW_MS - 1)
-    world.send("other", 800)
-    world.bridge.run(1)
-    hung = hang(world)
-    world.cancel("x")
-    world.bridge.run(20)  # the copy is written after the cancel
-    world.kafka.abort(hung)
-    disks = []
-    for _ in range(8):
-        world.bridge.turn()
-        disks.append(world.bridge.disks[PARTITION].copy())
-    for disk in disks:
-        world.start(disk=disk)
-        world.bridge.turn()
-        assert world.counts() == {"orders": 1}
-    world.bridge.run(5 * WINDOW_MS)
-    assert world.delivered() == ["other"]
-
-
-def test_case_18_a_checkpoint_of_a_former_owner_does_not_skip_decisions_of_its_successor() -> None:
-    """By then the journal ends after records of the successor, which the former owner has not read."""
-    store = StoreOptions(tick_ms=10, slots=1024, checkpoint_interval_ms=10_000)
-    world = World(TurnOptions(rules=RULES, store=store, max_wait_ms=1, commit_interval_ms=0))
-    world.bridge.run(10)
-    world.send("stays", 600)
-    world.send("gone", 500, id_="x")
-    world.bridge.run(10)
-    world.group.expire(world.bridge.source.member)
-    successor = FakeInstance(world.kafka, world.group, world.options, name="successor")
-    world.cancel("x")
-    successor.run(20)
-    world.bridge.stop()
-    successor.kill()
-    world.bridge.start()
-    world.bridge.run(1000)
-    assert world.delivered() == ["stays"]
-
-
 def test_a_partition_that_is_given_up_in_order_has_a_checkpoint_of_its_progress() -> None:
     store = StoreOptions(tick_ms=10, slots=1024, checkpoint_interval_ms=10_000)
     world = World(TurnOptions(rules=RULES, store=store, max_wait_ms=1, commit_interval_ms=0))
@@ -840,57 +798,6 @@ def test_a_poll_waits_until_the_next_work_and_briefly_while_a_start_is_read(monk
     assert [timeout_ms for _, timeout_ms, *_ in polls] == [400, 10, 10, 400, 400, 400, 200, 400, 400, 200, 400, 400]
 
 
-def test_a_checkpoint_names_the_copies_in_flight_that_were_ended() -> None:
-    world = World()
-    world.send("m", 3000, id_="a")
-    world.bridge.run(100)
-    first = hang(world)
-    world.cancel("a")
-    second = world.kafka.begin("another")
-    world.kafka.produce(TIMERS, b"hung", headers=[], transaction=second)
-    world.bridge.run(2000)  # the copy is written after both
-    world.kafka.abort(first)
-    world.bridge.run(50)
-    assert ("cancelled", 2) in world.receipts()
-    world.bridge.stop()
-    found = read_checkpoint(world.bridge.disks[PARTITION])
-    assert found is not None
-    assert found.ended_flights == (0,)
-    world.bridge.start()
-    world.kafka.abort(second)
-    world.bridge.run(4000)
-    assert world.delivered() == []
-
-
-def test_a_receipt_names_its_request_its_timer_and_the_due_time() -> None:
-    world = World()
-    start_ms = world.now_ms
-    world.send("plain", 100)
-    world.send("ended", 200, id_="a")
-    world.send("new", 300, id_="a")
-    world.bridge.run(50)
-    world.cancel("a")
-    world.cancel("b")
-    world.kafka.produce(TIMERS, b"bad", headers=[("timer-topic", b"orders")])
-    world.bridge.run(500)
-    receipts = world.told()
-    told = [
-        (each["kind"], each["request"][-1], (each.get("origin") or "-")[-1], each.get("id"), each.get("due_ms"))
-        for each in receipts
-    ]
-    assert told == [
-        ("accepted", "0", "0", None, start_ms + 100),
-        ("accepted", "1", "1", "a", start_ms + 200),
-        ("replaced", "2", "1", "a", start_ms + 200),
-        ("accepted", "2", "2", "a", start_ms + 300),
-        ("cancelled", "3", "2", "a", None),
-        ("not-found", "4", "-", "b", None),
-        ("rejected", "5", "5", None, None),
-        ("delivered", "0", "0", None, start_ms + 100),
-    ]
-    assert [each.get("code") for each in receipts] == [*[None] * 6, "missing-time", None]
-
-
 def test_requests_wait_for_their_commit_for_commit_interval() -> None:
     """Later requests share their commit. No timer is due."""
     world = World(replace(SMALL, receipts="none", commit_interval_ms=200))
@@ -968,40 +875,6 @@ def test_a_cancel_that_waited_for_a_transaction_has_the_receipt_time_of_its_outc
     world.bridge.stop()
     told = world.told()
     assert [each["at_ms"] - asked_ms for each in told if each["kind"] == "too-late"] == [5_001]
-
-
-def test_a_checkpoint_does_not_include_requests_stored_after_the_last_commit() -> None:
-    """The bridge stops while a request is stored and not committed. The next start reads it again."""
-    world = World(replace(SMALL, receipts="none", commit_interval_ms=10_000))
-    world.send("a", 0)
-    world.bridge.run(10)
-    slow(world)
-    world.send("b", 0)
-    world.bridge.turn()
-    world.send("c", 500)
-    world.bridge.turn()
-    assert (world.delivered(), world.pending()) == (["a"], 1), "the transaction with b is in flight, c is stored"
-    world.bridge.bridge.stop()  # without a last turn
-    assert world.delivered() == ["a", "b"]
-    world.bridge.start()
-    world.bridge.run(2000)
-    assert world.delivered() == ["a", "b", "c"]
-
-
-def test_requests_polled_before_a_partition_was_reopened_are_read_once() -> None:
-    def meanwhile(where: str) -> None:
-        if where == "sink.abort":
-            world.bridge.leave_the_group()
-
-    world = World(meanwhile=meanwhile)
-    slow(world, faults=1)
-    turns(world, "a", "b")
-    world.bridge.sink.is_slow = False
-    world.send("bad", 0, extra=[("timer-rolls", b"x")])
-    world.bridge.run(100)  # after the poll both are aborted, and the group takes the partition away and gives it back
-    world.bridge.stop()
-    assert world.delivered() == ["a", "b"]
-    assert [value for _, value in world.rejected()] == [b"bad"]
 
 
 def test_two_targets_with_one_java_hash_code_have_pauses_and_counts_of_their_own() -> None:
