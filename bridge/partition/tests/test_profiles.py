@@ -18,7 +18,6 @@ from bridge.loop.tests.test_histories import (
     hang,
     lose_disk,
     lose_power,
-    schedule,
 )
 from bridge.partition.options import TurnOptions
 from bridge.testing import Entry
@@ -166,18 +165,6 @@ def test_case_19_topic_and_id_cancel_on_that_topic_alone(trouble: Trouble, delay
     world.bridge.run(2000)
     assert world.arrived() == []
     assert world.receipts("accepted", "not-found") == [("cancelled", cancelled.offset)]
-
-
-def test_case_19_topics_of_one_hash_are_two_topics() -> None:
-    """The names have one Java hash code."""
-    world = Spelled()
-    world.kafka.create("ordersBB")
-    world.kafka.produce(TIMERS, b"v", headers=schedule(500, "ordersBB", "7"))
-    world.bridge.run(50)
-    missed = world.cancel_by("rocketmq", b"ordersAa+7")
-    world.bridge.run(1000)
-    assert world.receipts("accepted", "delivered") == [("not-found", missed.offset)]
-    assert len(world.kafka.read("ordersBB")) == 1
 
 
 def test_case_19_a_schedule_replaces_a_timer_with_its_id_on_another_topic() -> None:
