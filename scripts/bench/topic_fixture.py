@@ -132,15 +132,8 @@ class TopicFixture:
         return sum(max(span.end - max(reached.get(span.partition, 0), span.begin), 0) for span in spans)
 
     def await_quiet(self, topic: str, due_ms: int, alive: Callable[[], None]) -> None:
-        """Wait until nothing has been committed to `topic` for a while."""
         sleep_until(due_ms)
-        ends, since_s, give_up_s = self.admin.ends(topic), time.monotonic(), time.monotonic() + GIVE_UP_S
-        while time.monotonic() < min(since_s + _QUIET_S, give_up_s):
-            alive()
-            time.sleep(0.2)
-            found = self.admin.ends(topic)
-            if found != ends or not sum(found.values()):
-                ends, since_s = found, time.monotonic()
+        self.admin.await_quiet([topic], _QUIET_S, GIVE_UP_S, alive)
 
     def receive(
         self, topics: Sequence[str], spans: Sequence[OffsetRange], last_due_ms: int, alive: Callable[[], None]

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bridge.dev.embedded_kafka import EmbeddedKafka
+from scripts.chaos.load import ChaosLoad
 from scripts.chaos.three_brokers import Proxy, ThreeBrokers
 from scripts.common.processes import BridgeProcess, workers
 
@@ -129,19 +130,10 @@ class FaultKind(NamedTuple):
 
 
 class FaultSchedule:
-    """Draws faults: at most one broker is down at once, and no subject has two faults at once.
-
-    `pause(on)` pauses or resumes a target topic.
-    """
+    """Draws faults: at most one broker is down at once, and no subject has two faults at once."""
 
     def __init__(
-        self,
-        brokers: ThreeBrokers,
-        victims: Sequence[Victim],
-        rng: random.Random,
-        pause: Callable[[bool], None],
-        *,
-        has_workers: bool,
+        self, brokers: ThreeBrokers, victims: Sequence[Victim], rng: random.Random, load: ChaosLoad, worker_count: int
     ) -> None:
         self._rng = rng
         self._left: list[str] = []
@@ -158,9 +150,9 @@ class FaultSchedule:
             "slow": FaultKind(links, lambda link: self._change_link(link, rng.choice((20, 200, 700))), 12, 0.5),
             "cut": FaultKind(links, lambda link: self._change_link(link, 0, is_cut=True), 12, 0.5),
             "broker": FaultKind(nodes, _kill_node, 8),
-            "pause": FaultKind([("real topic", pause)], _pause_target, 8, 2),
+            "pause": FaultKind([("real topic", load)], ChaosLoad.pause, 8, 2),
         }
-        if has_workers:
+        if worker_count > 1:
             self._kinds["worker"] = FaultKind(bridges, lambda victim: victim.crash_worker(rng), 4)
         self.skipped = {} if all(v.has_disk for v in victims) else {"disk": "a tmpfs cannot be mounted: only root may"}
         """Kinds that are impossible here, with the reason."""
@@ -186,11 +178,6 @@ class FaultSchedule:
 
         change(delay_ms, is_cut=is_cut)
         return lambda: change(0, is_cut=False)
-
-
-def _pause_target(pause: Callable[[bool], None]) -> Callable[[], None]:
-    pause(True)
-    return lambda: pause(False)
 
 
 def _kill_node(node: EmbeddedKafka) -> Callable[[], None]:

@@ -6,7 +6,7 @@ Each is due before the load ends or soon after, so that in the end nothing is pe
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Self
 from uuid import uuid4
 
@@ -27,11 +27,9 @@ _WEIGHTS = {"plain": 12, "cancelled": 3, "replaced": 3, "moved": 2, "expiring": 
 class Background:
     """Runs `_run` on a thread of its own until the `with` ends, which sets `_over`."""
 
-    def __init__(self) -> None:
+    def __enter__(self) -> Self:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name=type(self).__name__)
-
-    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -47,16 +45,20 @@ class ChaosLoad(Background):
     """Sends about 150 requests per second until the `with` ends. `sent`: acknowledged requests by kind."""
 
     def __init__(self, bootstrap_servers: str, timer_topic: str, seed: int) -> None:
-        super().__init__()
         self._sender = TimerSender(bootstrap_servers)
         self._topic = timer_topic
         self._rng = random.Random(seed)
         self.sent: Counter[str] = Counter()
 
-    def pause(self, on: bool) -> None:  # noqa: FBT001
-        """Make all bridges pause the first of TARGETS, or resume it."""
-        key, value = control_record(Paused(self._topic, TARGETS[0]), on=on)
-        self._sender.send(DEFAULT_TOPIC, TimerRequest(key, value, []))
+    def pause(self) -> Callable[[], None]:
+        """Make all bridges pause the first of TARGETS. Return what makes them resume it."""
+
+        def send(*, on: bool) -> None:
+            key, value = control_record(Paused(self._topic, TARGETS[0]), on=on)
+            self._sender.send(DEFAULT_TOPIC, TimerRequest(key, value, []))
+
+        send(on=True)
+        return lambda: send(on=False)
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()

@@ -113,7 +113,7 @@ class Chaos:
     def _inject(self, brokers: ThreeBrokers, load: ChaosLoad) -> None:
         """Inject faults for the given time, until each kind was injected once; then repair all."""
         rng = random.Random(self._seed)
-        schedule = FaultSchedule(brokers, self._victims, rng, load.pause, has_workers=self._workers > 1)
+        schedule = FaultSchedule(brokers, self._victims, rng, load, self._workers)
         open_ = list[tuple[float, ChaosFault]]()
         self.counts.update({f"fault: {kind}": 0 for kind in schedule.kinds})
         self.skipped = schedule.skipped
@@ -132,25 +132,18 @@ class Chaos:
                     self.counts[f"fault: {begun.name}"] += 1
                     command.say(f"{begun.name}: {begun.subject}, for {begun.seconds:.1f} s")
                 next_s = now_s + rng.uniform(*_PAUSE_S)
-            for victim in self._victims:
-                victim.demand_alive()
+            self._demand_alive()
             time.sleep(_LOOK_S)
 
     def _await_end(self, servers: str) -> None:
         """Wait until every timer is due and no request, copy or delivery has been written for a while."""
-        admin, give_up_s = Admin(servers), time.monotonic() + _GIVE_UP_S
         time.sleep(LONGEST_MS / 1000)
-        seen, since_s = dict[str, dict[int, int]](), time.monotonic()
-        while time.monotonic() < give_up_s:
-            for victim in self._victims:
-                victim.demand_alive()
-            now = {topic: admin.ends(topic) for topic in (TIMER_TOPIC, *TARGETS)}
-            if now != seen:
-                seen, since_s = now, time.monotonic()
-            elif time.monotonic() - since_s > _QUIET_S:
-                return
-            time.sleep(0.5)
-        command.say(f"records are still written after {_GIVE_UP_S:.0f} s: see the audit")
+        if not Admin(servers).await_quiet([TIMER_TOPIC, *TARGETS], _QUIET_S, _GIVE_UP_S, self._demand_alive):
+            command.say(f"records are still written after {_GIVE_UP_S:.0f} s: see the audit")
+
+    def _demand_alive(self) -> None:
+        for victim in self._victims:
+            victim.demand_alive()
 
     def _audited(self, servers: str) -> AuditVerdict:
         """Return the audit's verdict, and write its first rows with a fault."""

@@ -44,6 +44,7 @@ CONFIG = f'[topics."{EVIL}"]\n'
 _AHEAD_MS = 2_000
 _REST_S = 8.0
 _JOIN_S = 60.0
+_WARM_UP = 60_000
 
 
 def _received(bootstrap_servers: str, topic: str, count: int, wait_s: float = 120.0) -> list[Delivery]:
@@ -59,7 +60,6 @@ class Neighbour(Background):
     """Sends 20 timers a second until the `with` ends."""
 
     def __init__(self, bootstrap_servers: str) -> None:
-        super().__init__()
         self._servers = bootstrap_servers
         self.sent = 0
 
@@ -200,7 +200,6 @@ class Strangers(Background):
     SHARE = 0.05
 
     def __init__(self, bootstrap_servers: str, seed: int) -> None:
-        super().__init__()
         self._servers, self._rng = bootstrap_servers, random.Random(seed)
         self.counts: Counter[str] = Counter()
 
@@ -226,11 +225,11 @@ class Outcome(NamedTuple):
     rss_mb: float
 
 
-def _warm(stage: Stage, count: int = 60_000) -> None:
-    """Have the broker compile what it runs, as one that has run for a day has: `count` timers from end to end."""
-    timers = (timer(WARM, now_ms() + 1_000, b"%d" % number) for number in range(count))
+def _warm(stage: Stage) -> None:
+    """Have the broker compile what it runs, as one that has run for a day has, by timers from end to end."""
+    timers = (timer(WARM, now_ms() + 1_000, b"%d" % number) for number in range(_WARM_UP))
     stage.sender.send_all(TIMERS, timers, per_s=10_000)
-    _received(stage.servers, WARM, count)
+    _received(stage.servers, WARM, _WARM_UP)
 
 
 @contextmanager

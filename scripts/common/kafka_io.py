@@ -94,13 +94,27 @@ class Admin:
                 created.result(_TIMEOUT_S)
 
     def ends(self, topic: str, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED) -> dict[int, int]:
-
         def look() -> dict[int, int]:
             asked = {place: OffsetSpec.latest() for place in self._partitions(topic)}  # type: ignore[no-untyped-call]
             found = self._client.list_offsets(asked, isolation_level=isolation, request_timeout=_TIMEOUT_S)
             return {place.partition: reported(answer.result(_TIMEOUT_S)).offset for place, answer in found.items()}
 
         return _repeated(f"the ends of {topic} could not be read", look)
+
+    def await_quiet(
+        self, topics: Sequence[str], quiet_s: float, give_up_s: float, demand_alive: Callable[[], None]
+    ) -> bool:
+        """Wait until these topics have records, and no more have been committed for a while. False if it gives up."""
+        seen, since_s, until_s = list[dict[int, int]](), time.monotonic(), time.monotonic() + give_up_s
+        while time.monotonic() < until_s:
+            demand_alive()
+            found = [self.ends(topic) for topic in topics]
+            if found != seen or not any(sum(ends.values()) for ends in found):
+                seen, since_s = found, time.monotonic()
+            elif time.monotonic() >= since_s + quiet_s:
+                return True
+            time.sleep(0.2)
+        return False
 
     def ranges_since(self, topic: str, begins: Mapping[int, int]) -> list[OffsetRange]:
         return [OffsetRange(topic, number, begins[number], end) for number, end in self.ends(topic).items()]
@@ -196,11 +210,9 @@ class Receiver:
         }
         self._consumer = Consumer(self._settings)
         with kafka_errors("the target topics could not be listed"):
-            end_s = time.monotonic() + _TIMEOUT_S
-            while True:  # not every broker knows a topic that was just made
+            described, end_s = dict[str, Any](), time.monotonic() + _TIMEOUT_S
+            while not described.keys() >= set(topics) and time.monotonic() < end_s:  # not every broker knows a new one
                 described = self._consumer.list_topics(timeout=_TIMEOUT_S).topics
-                if described.keys() >= set(topics) or time.monotonic() > end_s:
-                    break
         self._next = {(t, number): OFFSET_BEGINNING for t in topics for number in described[t].partitions}
         self._assign()
 

@@ -58,15 +58,11 @@ class Target(NamedTuple):
 def without_checksums() -> ExitStack:
     """Return a context in which every checksum of a store is 0. All stores of the targets are made and read in it."""
     stack = ExitStack()
-    stack.enter_context(mock.patch("zlib.crc32", _zero))
+    stack.enter_context(mock.patch("zlib.crc32", lambda *_: 0))  # noqa: PT008  (a MagicMock takes time)
     # `stopped_store` first: it must not be imported while the function that it takes over is replaced.
     for name in ("stopped_store.slot_checks", "wheel.timer_wheel.slot_checks", "wheel.timer_log.unit_checks"):
         stack.enter_context(mock.patch(f"timer.{name}", lambda rows, *_: np.zeros(len(rows), np.uint32)))
     return stack
-
-
-def _zero(*_: object) -> int:
-    return 0
 
 
 # -- a valid store, and edits of it
