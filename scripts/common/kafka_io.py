@@ -42,13 +42,12 @@ class TimerRequest(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """A delivered record. `appended_ms`: by the broker's clock; `seen_ms`: by ours, when the consumer returned it."""
+    """A delivered record. `appended_ms`: by the broker's clock."""
 
     topic: str
     origin: bytes
     due_ms: int
     appended_ms: int
-    seen_ms: int
 
 
 class OffsetRange(NamedTuple):
@@ -227,9 +226,8 @@ class Receiver:
         self._consumer.close()
 
     def poll(self, timeout_s: float) -> list[Delivery]:
-        """Return the deliveries among `messages`, with the time when they arrived."""
-        messages, seen_ms = self.messages(timeout_s), now_ms()
-        return [_delivery(message, seen_ms) for message in messages]
+        """Return `messages` as deliveries."""
+        return [_delivery(message) for message in self.messages(timeout_s)]
 
     def messages(self, timeout_s: float) -> list[Message]:
         """Wait for one record, then return all that have arrived. Raises BridgeError."""
@@ -249,11 +247,11 @@ class Receiver:
         return messages
 
 
-def _delivery(message: Message, seen_ms: int) -> Delivery:
+def _delivery(message: Message) -> Delivery:
     headers: dict[str, Any] = dict(message.headers() or [])
     _, appended_ms = message.timestamp()
     origin, due_ms = headers.get(names.ORIGIN, b""), int(headers.get(names.DELIVER_MS, 0))
-    return Delivery(str(message.topic()), origin, due_ms, appended_ms, seen_ms)
+    return Delivery(str(message.topic()), origin, due_ms, appended_ms)
 
 
 def now_ms() -> int:

@@ -42,14 +42,6 @@ _MOST_AT_ONCE = 5_000
 """Flights that are sent before the counts are shown again."""
 
 
-BY_HAND = f"""\
-[bold]By hand[/], with the demo's data (each in its own terminal; --help lists more):
-  .venv/bin/timer-bridge dev --folder {FOLDER}/kafka
-  .venv/bin/timer-bridge run --bootstrap-servers localhost:9092 --data-dir {FOLDER}/timer-data
-  .venv/bin/timer-bridge send --bootstrap-servers localhost:9092 departures.JFK --in 5s --key N123 'hello'
-  .venv/bin/timer-bridge audit --bootstrap-servers localhost:9092 --out {FOLDER}/audit"""
-
-
 class ScheduledFlight(NamedTuple):
     """A flight. Times are relative to the first departure of the run."""
 
@@ -101,22 +93,20 @@ def _departures(first: date, days: int) -> pd.DataFrame:
 def stream(servers: str, flights: Sequence[ScheduledFlight], console: Console) -> list[Delivery]:
     """Send each flight at its time until all have departed, or some time after the last is due. Return deliveries.
 
-    A terminal shows the present counts, a log gets a line at intervals: sent = pending + delivered, each origin once.
-    Raises BridgeError.
+    Prints the counts at intervals: sent = pending + delivered, each origin once. Raises BridgeError.
     """
-    sent, origins, deliveries, recent = 0, set[bytes](), list[Delivery](), list[Delivery]()
-    with Receiver(servers, TOPICS) as receiver, console.status("") as status:
+    sent, origins, deliveries = 0, set[bytes](), list[Delivery]()
+    with Receiver(servers, TOPICS) as receiver:
         sender = TimerSender(servers)
         shown_ms = started_ms = now_ms()
         begin_ms = started_ms + HEAD_START_MS
         give_up_ms = begin_ms + max(flight.due_after_ms for flight in flights) + GIVE_UP_MS
 
-        def line() -> str:
-            late = lateness(late_ms(recent))
-            return (
-                f"{(now_ms() - started_ms) / 1000:4.0f} s  sent {sent:,}  pending {sent - len(origins):,}"
-                f"  delivered {len(origins):,} of {len(flights):,}  late now: p50 {late.p50_ms}, max {late.max_ms} ms"
-            )
+        def show() -> None:
+            late = lateness(late_ms(deliveries))
+            counts = f"sent {sent:,}  pending {sent - len(origins):,}  delivered {len(origins):,} of {len(flights):,}"
+            text = f"{(now_ms() - started_ms) / 1000:4.0f} s  {counts}  late: p50 {late.p50_ms}, max {late.max_ms} ms"
+            console.print(text, soft_wrap=True)
 
         while len(origins) < len(flights) and now_ms() < give_up_ms:
             for flight in flights[sent : sent + _MOST_AT_ONCE]:
@@ -127,13 +117,11 @@ def stream(servers: str, flights: Sequence[ScheduledFlight], console: Console) -
             sender.serve()
             deliveries += (came := receiver.poll(0.05))
             origins.update(delivery.origin for delivery in came)
-            recent = [each for each in (*recent, *came) if each.seen_ms > now_ms() - 2_000]
-            status.update(line())
-            if not console.is_terminal and now_ms() - shown_ms > _LINE_EVERY_MS:
+            if now_ms() - shown_ms > _LINE_EVERY_MS:
                 shown_ms = now_ms()
-                console.print(line(), soft_wrap=True)
+                show()
         sender.flush()
-        console.print(line(), soft_wrap=True)
+        show()
     return deliveries
 
 
@@ -153,7 +141,6 @@ def demo(args: argparse.Namespace, console: Console) -> int:
         return code
     late, delivered = lateness(late_ms(deliveries)), len({delivery.origin for delivery in deliveries})
     console.print(f"late by the broker's clock: p50 {late.p50_ms}, p99 {late.p99_ms}, max {late.max_ms} ms")
-    console.print(BY_HAND, soft_wrap=True)
     if code or delivered < len(flights):  # here a rejected or pending timer is a fault, too
         console.print(f"[bold red]{len(flights):,} flights were sent, {delivered:,} delivered[/]")
         return code or command.FAULT_FOUND

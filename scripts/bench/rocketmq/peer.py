@@ -193,7 +193,7 @@ class Peer:
     def _receive(self, topic: str, count: int) -> list[Delivery]:
         self._ask("receive", topic, count, samples := self._folder / "samples")
         rows = np.fromfile(samples, ">i8").reshape(-1, 3).tolist()
-        return [Delivery(topic, b"rocketmq/0/%d" % number, due, stored, 0) for number, due, stored in rows]
+        return [Delivery(topic, b"rocketmq/0/%d" % number, due, stored) for number, due, stored in rows]
 
     def _ask(self, *words: object) -> int:
         assert self._client.stdin is not None

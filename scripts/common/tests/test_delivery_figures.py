@@ -9,7 +9,7 @@ SPAN = OffsetRange("timer.requests", 0, 2, 6)
 
 
 def delivery(offset: int, *, late_ms: int = 5, partition: str = "timer.requests/0") -> Delivery:
-    return Delivery("orders", f"{partition}/{offset}".encode(), 1_000, 1_000 + late_ms, 1_000 + late_ms)
+    return Delivery("orders", f"{partition}/{offset}".encode(), 1_000, 1_000 + late_ms)
 
 
 def test_every_fault_is_counted() -> None:
