@@ -24,6 +24,7 @@ import subprocess
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -93,26 +94,44 @@ logger.ready.appenderRef.ready.ref = ready
 """
 
 
+@functools.cache
+def _candidates() -> Iterator[int]:
+    return itertools.cycle(random.SystemRandom().sample(PORTS, len(PORTS)))
+
+
+def free_port() -> int:
+    """Return a free port, another one at each call; see `PORTS` for why the system does not choose it."""
+    for port in itertools.islice(_candidates(), len(PORTS)):
+        if _bindable(port):
+            return port
+    raise BridgeError(f"no free port between {PORTS.start} and {PORTS.stop} on {HOST}")
+
+
+def _bindable(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Kafka does: a stopped broker does not block it
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+@dataclass(eq=False)
 class EmbeddedKafka:
     """A broker that can be started, stopped, killed and started again: same folder, same port, same data."""
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        port: int | None = None,
-        heap_mb: int = 512,
-        java_options: Sequence[str] = G1,
-        properties: Mapping[str, str] | None = None,
-        jars_cache: Path = DEFAULT_CACHE,
-    ) -> None:
-        self.folder = folder.resolve()
-        self.port = free_port() if port is None else port
+    folder: Path
+    _: KW_ONLY
+    port: int = field(default_factory=free_port)
+    heap_mb: int = 512
+    java_options: Sequence[str] = G1
+    properties: Mapping[str, str] = field(default_factory=dict)
+    jars_cache: Path = DEFAULT_CACHE
+
+    def __post_init__(self) -> None:
+        self.folder = self.folder.resolve()
         self._controller_port = free_port()
-        self._heap_mb = heap_mb
-        self._java_options = java_options
-        self._extra = dict(properties or {})
-        self._jars_cache = jars_cache
         self._broker: ChildProcess | None = None
         self._lock: int | None = None
 
@@ -131,7 +150,7 @@ class EmbeddedKafka:
             return
         self._clear()
         java = find_java()
-        jars = ensure(JARS, self._jars_cache, java=java).resolve()
+        jars = ensure(JARS, self.jars_cache, java=java).resolve()
         self._refuse_taken_ports()
         self._lock_folder()
         try:
@@ -200,7 +219,7 @@ class EmbeddedKafka:
             "controller.quorum.voters": f"1@{controller}",
             "log.dirs": str(self.folder / "data"),
         }
-        lines = [f"{name}={value}\n" for name, value in (PROPERTIES | places | self._extra).items()]
+        lines = [f"{name}={value}\n" for name, value in {**PROPERTIES, **places, **self.properties}.items()]
         (self.folder / "server.properties").write_text("".join(lines))
         (self.folder / "log4j2.properties").write_text(LOG4J2.format(log=self.folder / "logs" / "server.log"))
 
@@ -222,7 +241,7 @@ class EmbeddedKafka:
     def _jvm(self, java: str, jars: Path, *, writes: bool = True) -> list[str]:
         """Return the command up to its class. writes: as of `archive_options`."""
         log4j = f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}"
-        options = (f"-Xmx{self._heap_mb}m", *self._java_options, "-XX:+ExitOnOutOfMemoryError", log4j)
+        options = (f"-Xmx{self.heap_mb}m", *self.java_options, "-XX:+ExitOnOutOfMemoryError", log4j)
         options += archive_options(jars, str(jars), java, writes=writes)
         return [java, *options, "-Djava.awt.headless=true", "-Djava.net.preferIPv4Stack=true", "-cp", f"{jars}/*"]
 
@@ -249,26 +268,3 @@ def _run(command: list[str], timeout_s: float | None = None) -> "subprocess.Comp
     return subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=timeout_s
     )
-
-
-@functools.cache
-def _candidates() -> Iterator[int]:
-    return itertools.cycle(random.SystemRandom().sample(PORTS, len(PORTS)))
-
-
-def free_port() -> int:
-    """Return a free port, another one at each call; see `PORTS` for why the system does not choose it."""
-    for port in itertools.islice(_candidates(), len(PORTS)):
-        if _bindable(port):
-            return port
-    raise BridgeError(f"no free port between {PORTS.start} and {PORTS.stop} on {HOST}")
-
-
-def _bindable(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Kafka does: a stopped broker does not block it
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True

@@ -1,20 +1,19 @@
 """Log a lasting fault when it begins and then at intervals, with the number of times it occurred."""
 
 import logging
+from dataclasses import dataclass, field
 
 from bridge.partition.options import has_passed
 
-_INTERVAL_MS = 60_000
 
-
+@dataclass(eq=False)
 class LogRateLimit:
     """Logs one line an interval (a minute) for faults with the same key."""
 
-    def __init__(self, log: logging.Logger, interval_ms: int = _INTERVAL_MS) -> None:
-        self._interval_ms = interval_ms
-        self._log = log
-        self._logged_ms: dict[str, int] = {}
-        self._times: dict[str, int] = {}
+    _log: logging.Logger
+    _interval_ms: int = 60_000
+    _logged_ms: dict[str, int] = field(default_factory=dict)
+    _times: dict[str, int] = field(default_factory=dict)
 
     def warn(self, now_ms: int, key: str, message: str, *arguments: object, times: int = 1) -> None:
         """Log `message` with its %-arguments, unless one with the same `key` was logged within the interval."""

@@ -1,7 +1,7 @@
 """A bridge process over the fake Kafka, with its disks."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from random import Random
 
@@ -23,65 +23,56 @@ from timer.errors import UnreadableError
 from timer.testing import Crash, Fuse, SimDisk
 
 
+@dataclass(eq=False, repr=False)
 class FakeInstance:
     """A bridge process and its data directory. Tests call `turn`, `run` and `start`.
 
+    standby_interval_ms: time between two refreshes of a standby; None: without standbys.
     bridge, source, history, sink, control: of the running process, new at each `start`.
     """
 
-    bridge: Bridge
-    source: FakeSource
-    history: FakeHistory
-    sink: FakeSink
-    control: FakeControl
+    kafka: FakeKafka
+    group: FakeGroup
+    options: TurnOptions
+    _: KW_ONLY
+    name: str = "bridge"
+    clock: FakeClock = None  # type: ignore[assignment]
+    rng: Random | None = None
+    meanwhile: Callable[[str], None] = nothing_happens
+    note: Callable[[], object] = lambda: None
+    on_start: Callable[[TimerPartition], None] = lambda _: None
+    standby_interval_ms: int | None = None
+    holds_preparations: bool = field(default=False, init=False)
+    """True to keep background recoveries from ending."""
+    bridge: Bridge = field(init=False)
+    source: FakeSource = field(init=False)
+    history: FakeHistory = field(init=False)
+    sink: FakeSink = field(init=False)
+    control: FakeControl = field(init=False)
 
-    def __init__(
-        self,
-        kafka: FakeKafka,
-        group: FakeGroup,
-        options: TurnOptions,
-        *,
-        name: str = "bridge",
-        clock: FakeClock | None = None,
-        rng: Random | None = None,
-        meanwhile: Callable[[str], None] = nothing_happens,
-        note: Callable[[], object] = lambda: None,
-        on_start: Callable[[TimerPartition], None] = lambda _: None,
-        standby_interval_ms: int | None = None,
-    ) -> None:
-        """standby_interval_ms: time between two refreshes of a standby; None: without standbys."""
-        self.name = name
-        self.options = options
-        self.clock = clock or FakeClock(kafka.timeline)
+    def __post_init__(self) -> None:
+        if self.clock is None:
+            self.clock = FakeClock(self.kafka.timeline)  # type: ignore[unreachable]
         self.disks: dict[TimerPartition, SimDisk] = {}
         self.fuse = Fuse()
-        self.holds_preparations = False
-        """True to keep background recoveries from ending."""
         self.is_running = False
         self.status = Status()
-        self.metrics = Metrics(lambda: kafka.timeline.now_ms / 1000, self.status.traffic)
+        self.metrics = Metrics(lambda: self.kafka.timeline.now_ms / 1000, self.status.traffic)
         self._last_member = ""
         self._fault_chance = self._unknown_chance = 0.0
-        self._kafka = kafka
-        self._group = group
-        self._rng = rng
-        self._meanwhile = meanwhile
-        self._note = note
-        self._on_start = on_start
-        self._standby_interval_ms = standby_interval_ms
         self.start()
 
     def start(self) -> None:
         """Start a new process on the current disks. A running one is killed."""
         self.kill()
-        self._group.expire(self._last_member)
-        kafka, group, fuse, rng = self._kafka, self._group, self.fuse, self._rng
-        topic, meanwhile, note = self.options.journal_topic, self._meanwhile, self._note
+        self.group.expire(self._last_member)
+        kafka, group, fuse, rng = self.kafka, self.group, self.fuse, self.rng
+        topic, meanwhile, note = self.options.journal_topic, self.meanwhile, self.note
         others = {timer_topic: own.journal_topic for timer_topic, own in self.options.topics.items()}
         self.control = FakeControl(kafka, fuse=fuse, rng=rng)
         news = self.control.has_news
         self.source = FakeSource(
-            kafka, group, self.name, fuse=fuse, rng=rng, on_start=self._on_start, has_other_news=news
+            kafka, group, self.name, fuse=fuse, rng=rng, on_start=self.on_start, has_other_news=news
         )
         self._last_member = self.source.member
         self.sink = FakeSink(
@@ -93,7 +84,7 @@ class FakeInstance:
         self.status.traffic = self.metrics.traffic
         prepare = partial(FakePreparation, self, self.history)
         standbys = None
-        if (interval_ms := self._standby_interval_ms) is not None:
+        if (interval_ms := self.standby_interval_ms) is not None:
             refresh = partial(prepare, is_refresh=True)
             standbys = Standbys(self.clock, self.status, refresh, sorted(group.owner), interval_ms)
         self.bridge = Bridge(
@@ -120,9 +111,9 @@ class FakeInstance:
 
     def run(self, ms: int) -> None:
         """Run turns until `ms` have passed and no work is left."""
-        end_ms = self._kafka.timeline.now_ms + ms
-        self._kafka.timeline.at(end_ms, self._wake)
-        while self._kafka.timeline.now_ms < end_ms:
+        end_ms = self.kafka.timeline.now_ms + ms
+        self.kafka.timeline.at(end_ms, self._wake)
+        while self.kafka.timeline.now_ms < end_ms:
             self.turn()
         for _ in range(3):
             self._wake()
@@ -146,19 +137,19 @@ class FakeInstance:
             del self.source, self.bridge
         self.is_running = False
         if noticed:
-            self._group.expire(self._last_member)
+            self.group.expire(self._last_member)
         self.fuse = Fuse()
         self.disks = {partition: disk.reopen(self.fuse) for partition, disk in self.disks.items()}
 
     def leave_the_group(self) -> None:
         """Expire its session. It notices at its next poll."""
         if self.is_running:
-            self._group.expire(self.source.member)
+            self.group.expire(self.source.member)
 
     def lose_power(self) -> None:
         """Stop the machine. Data that was not synced is torn or lost."""
         for disk in self.disks.values():
-            disk.lose_power(self._rng)
+            disk.lose_power(self.rng)
         self.kill()
 
     def lose_disks(self) -> None:
@@ -168,7 +159,7 @@ class FakeInstance:
 
     def disk_for(self, partition: TimerPartition) -> SimDisk:
         if partition not in self.disks:
-            self.disks[partition] = SimDisk(self._rng, self.fuse)
+            self.disks[partition] = SimDisk(self.rng, self.fuse)
         return self.disks[partition]
 
     def _wake(self) -> None:

@@ -3,6 +3,7 @@
 import heapq
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 
 
 class Timeline:
@@ -39,12 +40,12 @@ class Timeline:
         return True
 
 
+@dataclass(eq=False)
 class FakeClock:
     """A machine's clock: the true time plus an error, which may change at any moment."""
 
-    def __init__(self, timeline: Timeline, error_ms: int = 0) -> None:
-        self.timeline = timeline
-        self.error_ms = error_ms
+    timeline: Timeline
+    error_ms: int = 0
 
     def now_ms(self) -> int:
         return max(0, self.timeline.now_ms + self.error_ms)
