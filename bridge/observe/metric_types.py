@@ -1,5 +1,6 @@
 """Two types that prometheus_client lacks: a histogram of whole batches, and a bound for labels that senders choose."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -57,10 +58,9 @@ class TopicLabels:
 
     def sums(self, counts: Mapping[str, int]) -> dict[str, int]:
         """Return counts of topics by label."""
-        sums: dict[str, int] = {}
+        sums = Counter[str]()
         for topic, count in counts.items():
-            label = self.label(topic)
-            sums[label] = sums.get(label, 0) + count
+            sums[self.label(topic)] += count
         return sums
 
 

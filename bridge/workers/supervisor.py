@@ -50,17 +50,14 @@ class Worker:
 
     number: int
     process: Process | None = None
+    started_s: float = 0.0
     start_at_s: float = 0.0
-    _started_s: float = 0.0
     _wait_s: float = 0.0
-
-    def started(self, process: Process, now_s: float) -> None:
-        self.process, self._started_s = process, now_s
 
     def ended(self, now_s: float) -> float:
         """Plan the next start. Return the wait until then."""
         self.process = None
-        if now_s - self._started_s >= _GOOD_LIFE_S:
+        if now_s - self.started_s >= _GOOD_LIFE_S:
             self._wait_s = 0.0
         wait_s, self._wait_s = self._wait_s, min(max(1.0, 2 * self._wait_s), _LONGEST_WAIT_S)
         self.start_at_s = now_s + wait_s
@@ -101,7 +98,7 @@ class Supervisor:
 
     def _begin(self, worker: Worker, now_s: float) -> None:
         try:
-            worker.started(self._start(worker.number), now_s)
+            worker.process, worker.started_s = self._start(worker.number), now_s
         except OSError as error:  # no memory, or too many processes
             log.warning("worker %d: not started: %s; tried again in %.0f s", worker.number, error, worker.ended(now_s))
 
