@@ -45,17 +45,15 @@ def code(asked: Asked) -> str:
     return asked.code
 
 
+LEVELS = [(0, 0), (1, 1), (2, 5), (3, 10), (18, 7200), (19, 7200), (10**18, 7200)]
+"""A level, and its delay in seconds."""
+LATEST = (("timer-deliver-ms", NOW_MS), ("timer-delay-ms", 0))
+"""Headers of a time, and the value that stands for now."""
 NO_NUMBERS = [
     *(b"", b" ", b" 5", b"5 ", b"+5", b"-5", b"-0", b"5.0", b"5e3", b"0x10", b"1_000", b"five", b"5\x00", b"5\n"),
     *("\u0663".encode(), b"\xff\xfe", b"NaN", b"%d" % 2**63, b"%d" % 2**64, b"9" * 400),  # the first: no ASCII digit
     None,
 ]
-
-
-@pytest.mark.parametrize("name", ["timer-deliver-ms", "timer-delay-ms", "timer-partition"])
-def test_a_number_that_is_not_plain_or_out_of_range_is_a_bad_header(name: str) -> None:
-    for value in NO_NUMBERS:
-        assert code(ask((name, value))) == "bad-header", value
 
 
 OWN = Schedule("orders", NOW_MS + 1000, -1)
@@ -70,6 +68,19 @@ ID, PLACE, NOW = ("timer-id", b"x"), ("timer-of", b"timer.requests/3/7"), ("time
 @pytest.mark.parametrize(
     ("headers", "expected"),
     [
+        *(
+            ([(name, value)], "bad-header")
+            for name in ("timer-deliver-ms", "timer-delay-ms", "timer-partition")
+            for value in NO_NUMBERS
+        ),
+        *(([("timer-delay-level", b"%d" % n)], OWN._replace(due_ms=NOW_MS + 1000 * s)) for n, s in LEVELS),
+        *(([(name, b"%d" % (base + 2 * DAY_MS))], OWN._replace(due_ms=NOW_MS + 2 * DAY_MS)) for name, base in LATEST),
+        *(([(name, b"%d" % (base + 2 * DAY_MS + 1))], "too-far") for name, base in LATEST),
+        ([("timer-delay-ms", b"%d" % MAX_INT64)], "too-far"),
+        ([("timer-expire-ms", b"%d" % (OWN.due_ms + 1))], OWN),
+        *(([("timer-expire-ms", v)], "bad-header") for v in (b"%d" % OWN.due_ms, b"1", b"", b"-1", b"1e9", None)),
+        *(([(name, b"1"), (name, b"1")], "bad-header") for name in ("timer-topic", "timer-deliver-ms", "timer-key")),
+        *(([(name, b"1"), (name, b"1")], "bad-header") for name in ("timer-partition", "timer-origin")),
         ([("timer-partition", b"2147483647")], OWN._replace(partition=2147483647)),
         ([("timer-partition", b"2147483648")], "bad-header"),
         ([("timer-deliver-ms", b"%d" % 10**11)], Schedule("orders", 10**11, -1)),
@@ -128,7 +139,7 @@ ID, PLACE, NOW = ("timer-id", b"x"), ("timer-of", b"timer.requests/3/7"), ("time
         ([("timer-topic", b"timer.requests")], "bad-target"),
     ],
 )
-def test_case_32_headers_are_a_request_or_a_refusal(
+def test_cases_3_7_and_32_headers_are_a_request_or_a_refusal(
     headers: list[tuple[str, bytes | None]], expected: Asked | str
 ) -> None:
     asked = ask(*headers)
@@ -141,14 +152,6 @@ def test_a_missing_time_or_topic_is_named() -> None:
     assert code(parse([MOVE, PLACE], NOW_MS, LIMITS)) == "missing-time"
     assert parse([CANCEL, PLACE], NOW_MS, LIMITS) == ByOrigin(PLACE[1], None)
     assert parse([CANCEL, ID], NOW_MS, LIMITS) == Cancel(b"x")
-
-
-@pytest.mark.parametrize(("name", "base"), [("timer-deliver-ms", NOW_MS), ("timer-delay-ms", 0)])
-def test_case_3_max_delay_is_accepted_and_one_more_is_too_far(name: str, base: int) -> None:
-    assert isinstance(ask((name, b"%d" % (base + 2 * DAY_MS))), Schedule)
-    assert code(ask((name, b"%d" % (base + 2 * DAY_MS + 1)))) == "too-far"
-    if name == "timer-delay-ms":
-        assert code(ask((name, b"%d" % MAX_INT64))) == "too-far"
 
 
 @pytest.mark.parametrize(
@@ -196,19 +199,6 @@ def test_a_request_that_an_older_version_took_in_keeps_its_meaning() -> None:
     assert code(parse(headers, NOW_MS, LIMITS)) == "bad-header"
 
 
-@pytest.mark.parametrize("name", ["timer-topic", "timer-deliver-ms", "timer-key", "timer-partition", "timer-origin"])
-def test_a_duplicate_header_of_ours_is_refused(name: str) -> None:
-    assert code(ask((name, b"1"), (name, b"1"))) == "bad-header"
-
-
-LEVELS = [(0, 0), (1, 1), (2, 5), (3, 10), (18, 7200), (19, 7200), (10**18, 7200)]
-
-
-@pytest.mark.parametrize(("level", "seconds"), LEVELS)
-def test_case_7_levels_clamp_to_the_last_and_0_is_at_once(level: int, seconds: int) -> None:
-    assert ask(("timer-delay-level", b"%d" % level)) == Schedule("orders", NOW_MS + 1000 * seconds, -1)
-
-
 def test_case_7_levels_are_a_setting() -> None:
     limits = LIMITS._replace(levels_ms=parse_levels("5s 8s"))
     headers = [("timer-topic", b"orders"), ("timer-delay-level", b"3")]
@@ -220,13 +210,6 @@ def test_case_7_levels_are_a_setting() -> None:
 def test_case_7_a_level_that_does_not_parse_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="level"):
         parse_levels(text)
-
-
-def test_an_expiry_must_be_after_the_due_time() -> None:
-    due_ms = NOW_MS + 1000
-    assert ask(("timer-expire-ms", b"%d" % (due_ms + 1))) == Schedule("orders", due_ms, -1)
-    for never in (b"%d" % due_ms, b"1", b"", b"-1", b"1e9", None):
-        assert code(ask(("timer-expire-ms", never))) == "bad-header"
 
 
 SOON = st.integers(0, 3 * DAY_MS)

@@ -111,12 +111,13 @@ def test_after_a_fatal_error_the_future_and_flush_raise(raised: Exception) -> No
     timers.close()
 
 
-def test_after_a_fatal_error_a_request_fails_at_once() -> None:
+def test_after_a_fatal_error_requests_fail_at_once_also_one_that_waits_for_room() -> None:
     timers, producer = client()
+    producer.is_full = True
     producer.fail(FATAL)
-    failure(timers.schedule("orders", b"v", delay="1h"))
-    later = timers.schedule("orders", b"v", delay="1h")
-    assert "make a new TimerProducer" in str(later.exception(0))
+    for _ in range(2):
+        future = timers.schedule("orders", b"v", delay="1h")
+        assert "make a new TimerProducer" in str(future.exception(0))
     with pytest.raises(BridgeError, match="2 of 2"):
         timers.flush()
     timers.close()
@@ -140,15 +141,7 @@ def test_a_fatal_error_during_a_flush_or_a_close_is_a_bridge_error() -> None:
         assert WHY in failure(waiting)
 
 
-def test_a_request_that_waits_for_room_fails_on_a_fatal_error() -> None:
-    timers, producer = client()
-    producer.is_full = True
-    producer.fail(FATAL)
-    assert WHY in str(timers.schedule("orders", b"v", delay="1h").exception(0))
-    timers.close()
-
-
-def test_an_error_callback_that_raises_does_not_end_the_serving() -> None:
+def test_callbacks_that_raise_do_not_end_the_serving_and_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     """confluent_kafka's own examples have such callbacks."""
     timers, producer = client()
     producer.say(KafkaException(KafkaError(KafkaError.NETWORK_EXCEPTION)))
@@ -156,14 +149,6 @@ def test_an_error_callback_that_raises_does_not_end_the_serving() -> None:
     with pytest.raises(BrokerUnavailableError, match="not acknowledged"):
         timers.flush(0)
     assert not timers.is_broken
-    waiting = timers.schedule("orders", b"v", delay="1h")
-    producer.fail(FATAL)
-    assert WHY in failure(waiting)
-    timers.close()
-
-
-def test_a_callback_that_fails_is_logged_and_does_not_end_the_serving(caplog: pytest.LogCaptureFixture) -> None:
-    timers, producer = client()
     producer.say(ValueError("somebody's stats_cb"))
     waiting = timers.schedule("orders", b"v", delay="1h")
     until_s = time.monotonic() + SOON_S

@@ -19,8 +19,3 @@ from kafka_timer.murmur2 import murmur2, partition_of
 def test_a_key_has_the_hash_that_java_gives_it(key: bytes, signed: int) -> None:
     assert murmur2(key) == signed % (1 << 32)
     assert partition_of(key, 7) == (signed & 0x7FFFFFFF) % 7
-
-
-def test_an_empty_key_has_a_partition_too() -> None:
-    assert partition_of(b"", 1) == 0
-    assert 0 <= partition_of(b"", 12) < 12
