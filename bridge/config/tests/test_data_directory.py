@@ -115,13 +115,6 @@ def test_a_folder_with_other_files_is_refused_and_not_changed(tmp_path: Path, th
     assert seen(tmp_path) == before
 
 
-@pytest.mark.parametrize("name", ["a-file", "a-file/timer-data"])
-def test_a_file_instead_of_a_folder_is_refused(tmp_path: Path, name: str) -> None:
-    (tmp_path / "a-file").write_bytes(b"dear")
-    assert refusal(tmp_path / name).endswith("give a folder that may be written")
-    assert (tmp_path / "a-file").read_bytes() == b"dear"
-
-
 @pytest.mark.parametrize("call", ["pathlib.Path.mkdir", "pathlib.Path.iterdir", "os.open"])
 def test_a_folder_without_permission_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     def denied(*_: object, **__: object) -> None:

@@ -54,8 +54,8 @@ def told(*given: str, **environment: str) -> str:
     return ended.stdout
 
 
-def test_each_setting_is_printed_with_its_value_and_source(config: Path) -> None:
-    given = ("--config", str(config), "--partitions", "2000", "--peer-networks", "10.1.0.0/16")
+def test_each_setting_is_printed_with_its_value_and_source_and_tables_with_what_their_names_imply(config: Path) -> None:
+    given = ["--config", str(config), "--partitions", "2000", "--peer-networks", "10.1.0.0/16", "--profiles", "native"]
     found = rows(told(*given, TIMER_BRIDGE_GROUP="of-env"))
     in_file = f"file {config}"
     assert found["bootstrap_servers"] == ("from-file:9092", in_file)
@@ -68,16 +68,12 @@ def test_each_setting_is_printed_with_its_value_and_source(config: Path) -> None
     assert found["allow_targets"] == ("*", "default")
     assert found["max_pending"] == ("none", "default")
     assert Settings.model_fields.keys() - found.keys() == {"kafka", "topics", "targets"}
-
-
-def test_tables_of_topics_and_targets_are_printed_with_the_defaults_that_their_names_imply(config: Path) -> None:
-    found = rows(told("--config", str(config), "--profiles", "native"))
-    assert found['topics."timer.payments".allow'] == ("payments.*,bills", f"file {config}")
+    assert found['topics."timer.payments".allow'] == ("payments.*,bills", in_file)
     for name, value in (("max_delay", "1h30m"), ("max_request_bytes", "1500kB"), ("max_pending_bytes", "1kB")):
         assert found[f'topics."timer.payments".{name}'][0] == value
     assert found['topics."timer.payments".journal_topic'] == ("timer.payments.journal", "default")
     assert found['topics."timer.payments".profiles'] == ("native", "default")
-    assert found['targets."mails.*".max_per_s'] == ("20.0", f"file {config}")
+    assert found['targets."mails.*".max_per_s'] == ("20.0", in_file)
 
 
 def test_secrets_and_contents_of_files_are_hidden(config: Path) -> None:

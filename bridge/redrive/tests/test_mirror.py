@@ -62,22 +62,12 @@ class Loss:
 
 def outcome(*worlds: World) -> Counter[tuple[str, str, str | None]]:
     """Return the number of deliveries by value, due time and a foreign header."""
-    each = [(entry, dict(entry.headers)) for world in worlds for entry in world.kafka.read("orders")]
-    return Counter(
-        ((entry.value or b"").decode(), (headers["timer-deliver-ms"] or b"").decode(), str(headers.get("tenant")))
-        for entry, headers in each
-    )
+    each = [pair for world in worlds for pair in zip(world.delivered(), world.deliveries(), strict=True)]
+    return Counter((value, headers["timer-deliver-ms"], headers.get("tenant")) for value, headers in each)
 
 
-CANCEL, MOVE = ("timer-action", b"cancel"), ("timer-action", b"move")
-
-
-def move(world: World, id_: bytes, delay_ms: int) -> None:
-    world.kafka.produce(TIMERS, None, headers=[MOVE, ("timer-id", id_), ("timer-delay-ms", b"%d" % delay_ms)])
-
-
-def by_origin(world: World, sent: Entry, *what: tuple[str, bytes]) -> None:
-    world.kafka.produce(TIMERS, None, headers=[("timer-of", b"timer.requests/0/%d" % sent.offset), *what])
+def origin(sent: Entry) -> tuple[str, bytes]:
+    return "timer-of", b"timer.requests/0/%d" % sent.offset
 
 
 def delivered_later(loss: Loss) -> list[str]:
@@ -98,7 +88,7 @@ def random_history(rng: Random, world: World) -> None:
             case "cancel":
                 world.cancel(rng.choice("abc"))
             case "move":
-                move(world, rng.choice((b"a", b"b", b"c")), rng.choice((0, 300, 4000)))
+                world.move(rng.choice("abc"), rng.choice((0, 300, 4000)))
             case _:
                 every, times = rng.choice((1000, 1500)), rng.randrange(1, 6)
                 rule = [("timer-every-ms", b"%d" % every), ("timer-count", b"%d" % times)]
@@ -151,7 +141,7 @@ def test_requests_on_the_new_timer_topic_end_and_move_timers_of_the_mirror() -> 
     loss = Loss(first)
     loss.second.cancel("cancelled")
     loss.second.send("new", 100, id_="replaced")
-    move(loss.second, b"moved", 9_000)
+    loss.second.move("moved", 9_000)
     loss.second.bridge.run(1_000)
     assert loss.adopt() == {"ended": 2, PENDING: 2}
     loss.second.bridge.run(7_000)
@@ -164,13 +154,13 @@ def test_requests_on_the_new_timer_topic_end_and_move_timers_of_the_mirror() -> 
 def test_a_cancel_or_move_by_origin_counts_once_a_copy_has_shown_the_timer() -> None:
     first = World()
     sent = [first.send(value, 5_000) for value in ("cancelled", "moved", "moved at once")]
-    by_origin(first, sent[2], MOVE, ("timer-delay-ms", b"9000"))
+    first.act("move", origin(sent[2]), ("timer-delay-ms", b"9000"))
     first.bridge.run(WINDOW_MS + 100)
-    by_origin(first, sent[0], CANCEL)
-    by_origin(first, sent[1], MOVE, ("timer-delay-ms", b"8000"))
+    first.act("cancel", origin(sent[0]))
+    first.act("move", origin(sent[1]), ("timer-delay-ms", b"8000"))
     fresh = first.send("fresh", 5_000)
     first.bridge.run(100)
-    by_origin(first, fresh, CANCEL)
+    first.act("cancel", origin(fresh))
     first.bridge.run(100)
     loss = Loss(first)
     loss.adopt()
@@ -181,22 +171,18 @@ def test_a_cancel_or_move_by_origin_counts_once_a_copy_has_shown_the_timer() -> 
     assert sorted(loss.second.delivered()) == ["fresh", "moved", "moved at once"]
 
 
-PAUSE, RESUME = ("timer-action", b"pause"), ("timer-action", b"resume")
-
-
 def test_a_paused_timer_is_counted_and_sent_once_it_is_resumed() -> None:
     first = World()
-    named = [("timer-id", each) for each in (b"a", b"b", b"c")]
-    for name, id_ in named:
-        first.send(id_.decode(), 5_000, id_=id_.decode())
-        first.kafka.produce(TIMERS, None, headers=[PAUSE, (name, id_)])
-    unnamed = [first.send(value, 5_000) for value in ("d", "e")]
+    for id_ in "abc":
+        first.send(id_, 5_000, id_=id_)
+        first.act("pause", id_)
+    unnamed = [first.send(value, 5_000) for value in "de"]
     for each in unnamed:
-        by_origin(first, each, PAUSE)
+        first.act("pause", origin(each))
     first.bridge.run(WINDOW_MS + 100)
-    first.kafka.produce(TIMERS, None, headers=[RESUME, named[1]])
+    first.act("resume", "b")
     first.cancel("c")
-    by_origin(first, unnamed[0], RESUME)
+    first.act("resume", origin(unnamed[0]))
     loss = Loss(first)
     assert loss.adopt() == {"paused": 2, "ended": 1, PENDING: 2}
     loss.second.bridge.run(10_000)

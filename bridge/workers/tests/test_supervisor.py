@@ -52,9 +52,9 @@ def world() -> World:
     return made
 
 
-@pytest.mark.parametrize("code", [-9, 0, 1, 2])
-def test_a_worker_that_dies_is_started_again_at_once_and_alone(world: World, code: int) -> None:
-    other = world.processes[2]
+@pytest.mark.parametrize(("code", "was_ready"), [(-9, True), (0, True), (1, True), (2, True), (-9, False)])
+def test_a_worker_that_dies_is_started_again_at_once_and_alone(world: World, code: int, *, was_ready: bool) -> None:
+    other, world.supervisor.was_ready = world.processes[2], was_ready
     world.processes[1].code = code
     world.turn_until(5)
     assert world.restarts() == [(0.5, 1)]
@@ -82,13 +82,6 @@ def test_an_error_before_all_were_ready_ends_all_with_its_code(code: int) -> Non
     world.processes[1].code = 0
     assert not world.supervisor.turn()
     assert (world.supervisor.exit_code, world.restarts()) == (code, [])
-
-
-def test_a_worker_that_is_killed_before_all_were_ready_is_started_again() -> None:
-    world = World()
-    world.processes[2].code = -9
-    world.turn_until(1)
-    assert world.restarts() == [(0.5, 2)]
 
 
 @pytest.mark.parametrize(("codes", "whole"), [((0, 0), 0), ((0, -signal.SIGTERM), 0), ((0, 1), 1), ((-9, 0), 1)])
