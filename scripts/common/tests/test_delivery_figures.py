@@ -19,12 +19,6 @@ def test_every_fault_is_counted() -> None:
     assert found == figures.Account(requested=4, lost=1, duplicates=2, early=1, strangers=4)
 
 
-def test_one_delivery_of_each_has_no_fault_and_two_partitions_are_kept_apart() -> None:
-    spans = [SPAN, OffsetRange("timer.requests", 1, 0, 1)]
-    came = [delivery(0, partition="timer.requests/1"), *(delivery(offset) for offset in (5, 2, 4, 3))]
-    assert figures.DeliveryAccount(spans, came).counts() == figures.Account(5, 0, 0, 0, 0)
-
-
 def test_percentiles_are_latenesses_that_happened() -> None:
     assert figures.lateness(np.arange(1, 101)) == (50, 99, 100)
     assert figures.lateness(np.array([7])) == (7, 7, 7)
