@@ -433,49 +433,39 @@ def validated(given: Mapping[str, Given]) -> Settings:
         raise SettingsError(str(wrong)) from wrong
 
 
+_NAMED_TABLES: dict[str, tuple[type[BaseModel], str]] = {
+    "topics": (TopicSettings, '[topics."NAME"] for each timer topic'),
+    "targets": (TargetSettings, '[targets."PATTERN"] for each limit'),
+}
+
+
 def _error_text(error: Any) -> str:
-    place = [str(part) for part in error["loc"]]
-    name, text = ".".join(place), error["msg"].removeprefix("Value error, ")
+    place, kind, text = [*map(str, error["loc"])], error["type"], error["msg"].removeprefix("Value error, ")
     if not place:
         return str(text)
-    if place[0] in _NAMED_TABLES:
-        return _table_error_text(*place, error=error, text=text)
+    name = ".".join(place)
     if place[0] == "kafka":  # its values may be secrets
         return (
             f"{name}: give a table [kafka] of librdkafka settings in the config, --kafka name=value, or one variable"
             f" for each, such as {PREFIX}KAFKA_SASL_PASSWORD"
         )
-    if error["type"] == "missing":
-        return f"{name} is missing: give --{name.replace('_', '-')}, {PREFIX}{name.upper()} or {name} in the config"
-    if error["type"] == "extra_forbidden" and name in REMOVED:
-        return f"{name}: removed; {REMOVED[name]}"
-    if error["type"] == "extra_forbidden":
-        near = _near(name, Settings)
-        return f"there is no setting {name!r}" + (f": {near}" if near else "")
+    model: type[BaseModel] = Settings
+    removed, unknown, otherwise = REMOVED.get(name), f"there is no setting {name!r}", ""
+    remedy = f"give --{name.replace('_', '-')}, {PREFIX}{name.upper()} or {name} in the config"
+    if place[0] in _NAMED_TABLES:
+        model, form = _NAMED_TABLES[place[0]]
+        if len(place) < 3:
+            return f"{place[0]}: write a table {form} in the config"
+        tables, table, key, *_ = place
+        name, removed = f'{tables}."{table}".{key}', REMOVED.get(f"{tables}.{key}")
+        remedy = "give it, or take the table out"
+        unknown = f'{tables}."{table}" has no key {key!r}'
+        otherwise = f': a name with dots stands in quotes: [{tables}."{table}.{key}"]'
+    if kind == "missing":
+        return f"{name} is missing: {remedy}"
+    if kind == "extra_forbidden" and removed is not None:
+        return f"{name}: removed; {removed}"
+    if kind == "extra_forbidden":
+        near = difflib.get_close_matches(place[-1], model.model_fields, n=1)
+        return unknown + (f": did you mean {near[0]!r}?" if near else otherwise)
     return f"{name} = {error['input']!r}: {text}"
-
-
-_NAMED_TABLES: dict[str, tuple[type[BaseModel], str, str]] = {
-    "topics": (TopicSettings, "NAME", "timer topic"),
-    "targets": (TargetSettings, "PATTERN", "limit"),
-}
-
-
-def _table_error_text(tables: str, table: str = "", key: str = "", *_: str, error: Any, text: str) -> str:
-    kind, placeholder, meaning = _NAMED_TABLES[tables]
-    name = f'{tables}."{table}"'
-    if error["type"] == "missing":
-        return f"{name}.{key} is missing: give it, or take the table out"
-    if error["type"] == "extra_forbidden" and f"{tables}.{key}" in REMOVED:
-        return f"{name}.{key}: removed; {REMOVED[f'{tables}.{key}']}"
-    if error["type"] == "extra_forbidden":
-        in_quotes = f'a name with dots stands in quotes: [{tables}."{table}.{key}"]'
-        return f"{name} has no key {key!r}: {_near(key, kind) or in_quotes}"
-    if not key:
-        return f'{tables}: write a table [{tables}."{placeholder}"] for each {meaning} in the config'
-    return f"{name}.{key} = {error['input']!r}: {text}"
-
-
-def _near(name: str, kind: type[BaseModel]) -> str:
-    near = difflib.get_close_matches(name, kind.model_fields, n=1)
-    return f"did you mean {near[0]!r}?" if near else ""
