@@ -21,8 +21,6 @@ import re
 import shutil
 import socket
 import subprocess
-import uuid
-from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
@@ -37,6 +35,7 @@ from schemas.maven_jars import archive_options, ensure
 HOST = "127.0.0.1"
 READY_LINE = b"Kafka Server started"
 MIN_JAVA = 17
+CLUSTER_ID = "dGltZXItYnJpZGdlLWRldg"  # one for all, so that several nodes are a cluster
 
 # Below the ports that the system hands out to outgoing connections: a client that retries against a stopped broker
 # inside that range can end up connected to itself, and then the broker's port is taken.
@@ -224,11 +223,10 @@ class EmbeddedKafka:
         (self.folder / "log4j2.properties").write_text(LOG4J2.format(log=self.folder / "logs" / "server.log"))
 
     def _format(self, java: str, jars: Path, timeout_s: float) -> None:
-        """Write the cluster id, which Kafka needs to start, unless the folder has one."""
+        """Write what Kafka needs to start, unless the folder has it."""
         if (self.folder / "data" / "meta.properties").exists():
             return
-        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}"]
+        tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={CLUSTER_ID}"]
         tool += ["--config", str(self.folder / "server.properties")]
         command = [*self._jvm(java, jars, writes=False), "-XX:TieredStopAtLevel=1", *tool]
         try:

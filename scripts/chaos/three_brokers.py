@@ -128,8 +128,6 @@ class ThreeBrokers:
             ends.enter_context(running(chain.from_iterable(self.links)))
             for node in self.nodes:
                 ends.callback(node.kill)
-                if node is not self.nodes[0]:
-                    self._join_cluster(node)
                 node.start()
             self._ends = ends.pop_all()
         return self
@@ -153,13 +151,6 @@ class ThreeBrokers:
         }
         folder, port = self._folder / str(node_id), advertised["PLAINTEXT"]
         return EmbeddedKafka(folder, port=port, heap_mb=256, properties=_COPIES | properties)
-
-    def _join_cluster(self, node: EmbeddedKafka) -> None:
-        """Format the node's folder for the cluster of node 1."""
-        lines = (self.nodes[0].folder / "data" / "meta.properties").read_text().splitlines()
-        cluster_id = next(line for line in lines if line.startswith("cluster.id="))
-        (data := node.folder / "data").mkdir(parents=True)
-        (data / "meta.properties").write_text(f"version=1\n{cluster_id}\nnode.id={self.nodes.index(node) + 1}\n")
 
 
 def _addresses(ports: dict[str, int]) -> str:
