@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial, wraps
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from kafka_timer.errors import BridgeError
@@ -66,9 +65,7 @@ class AsyncTimerProducer:
     async def __aenter__(self) -> "Self":
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
                 await self.flush()

@@ -21,9 +21,6 @@ from kafka_timer.headers import PAUSED_MS
 from kafka_timer.origin import TimerPartition
 from timer.index.due_counts import joined_ranges
 
-_STANDBY_AGE = f"{NAMESPACE}_standby_age_seconds"
-"""The metric of partitions that are not ours."""
-
 
 class StoresView(Protocol):
     """The open partitions of a bridge."""
@@ -70,7 +67,8 @@ class Exposition(Collector):
         yield from self._metrics.registry.collect()
         owned = {(partition.topic, str(partition.partition)) for partition in self._status.partitions()}
         for family in (*self._store_metrics, *self._loop_metrics()):
-            yield family if family.name == _STANDBY_AGE else _without_others(family, owned)
+            is_of_others = family.name == f"{NAMESPACE}_standby_age_seconds"
+            yield family if is_of_others else _without_others(family, owned)
 
     def _loop_metrics(self) -> Iterator[Metric]:
         """Yield what the loop's thread has noted in Metrics and Status."""

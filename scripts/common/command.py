@@ -4,7 +4,7 @@ exit codes    0 success    1 failed    2 wrong call    3 a fault was found    13
 """
 
 import argparse
-import fcntl
+import os
 import shutil
 import signal
 import sys
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bridge.config.data_directory import take_lock
 from bridge.errors import BridgeError, SettingsError, exit_code_of
 from spark_jobs.errors import JobFailedError, UsageError
 
@@ -53,12 +54,10 @@ def say(step: str) -> None:
 def fresh(folder: Path) -> Iterator[Path]:
     """Yield the folder, empty and locked. Its content stays afterwards. Raises SettingsError if another run has it."""
     folder.mkdir(parents=True, exist_ok=True)
-    lock_path = folder.with_name(f".{folder.name}.lock")
-    with lock_path.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SettingsError(f"another run is using {folder}: wait for its end, or stop it") from None
+    lock = take_lock(folder.with_name(f".{folder.name}.lock"))
+    if lock is None:
+        raise SettingsError(f"another run is using {folder}: wait for its end, or stop it")
+    with os.fdopen(lock):
         for old in folder.iterdir():
             shutil.rmtree(old) if old.is_dir() else old.unlink()
         yield folder
