@@ -83,11 +83,9 @@ def _formatter(format_: Format, worker: int) -> logging.Formatter:
     if format_ == "json":
         from pythonjsonlogger.json import JsonFormatter  # here, as commands of clients do not need it
 
+        own = {"worker": worker} if worker else {}
         formatter: logging.Formatter = JsonFormatter(
-            list(_FIELDS),
-            rename_fields=_FIELDS,
-            json_ensure_ascii=False,
-            static_fields={"worker": worker} if worker else {},
+            list(_FIELDS), rename_fields=_FIELDS, json_ensure_ascii=False, static_fields=own
         )
     else:
         named = f"worker {worker} " if worker else ""

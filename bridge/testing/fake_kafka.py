@@ -269,9 +269,8 @@ class FakeKafka:
         for log in transaction.partitions:
             if draw(self.rng, 0.5):
                 log.end_transaction(transaction, self.timeline.now_ms + log.skew_ms)
-        self.timeline.at(
-            self.timeline.now_ms + 1 + self._below(self.marker_lag_ms), lambda: self._complete(transaction)
-        )
+        seen_ms = self.timeline.now_ms + 1 + self._below(self.marker_lag_ms)
+        self.timeline.at(seen_ms, lambda: self._complete(transaction))
 
     def abort(self, transaction: FakeTransaction) -> None:
         if transaction.state is State.OPEN:
