@@ -42,6 +42,14 @@ _MOST_AT_ONCE = 5_000
 """Flights that are sent before the counts are shown again."""
 
 
+BY_HAND = f"""\
+[bold]By hand[/], with the demo's data (each in its own terminal; --help lists more):
+  .venv/bin/timer-bridge dev --folder {FOLDER}/kafka
+  .venv/bin/timer-bridge run --bootstrap-servers localhost:9092 --data-dir {FOLDER}/timer-data
+  .venv/bin/timer-bridge send --bootstrap-servers localhost:9092 departures.JFK --in 5s --key N123 'hello'
+  .venv/bin/timer-bridge audit --bootstrap-servers localhost:9092 --out {FOLDER}/audit"""
+
+
 class ScheduledFlight(NamedTuple):
     """A flight. Times are relative to the first departure of the run."""
 
@@ -141,6 +149,7 @@ def demo(args: argparse.Namespace, console: Console) -> int:
         return code
     late, delivered = lateness(late_ms(deliveries)), len({delivery.origin for delivery in deliveries})
     console.print(f"late by the broker's clock: p50 {late.p50_ms}, p99 {late.p99_ms}, max {late.max_ms} ms")
+    console.print(BY_HAND, soft_wrap=True)
     if code or delivered < len(flights):  # here a rejected or pending timer is a fault, too
         console.print(f"[bold red]{len(flights):,} flights were sent, {delivered:,} delivered[/]")
         return code or command.FAULT_FOUND
