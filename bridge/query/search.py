@@ -95,7 +95,7 @@ Instant = Annotated[int | None, BeforeValidator(_instant)]
 
 
 class Selector(Question):
-    """Selects pending timers. A field that is left out or empty matches all. Validators raise ValueError."""
+    """Selects pending timers. A field that is left out or empty matches all."""
 
     topic: str | None = Field(None, description="The target topic.")
     key_prefix: str | None = Field(None, description="The beginning of the request's key.")
@@ -114,6 +114,11 @@ class Selector(Question):
     def digest(self) -> str:
         text = json.dumps(self.model_dump(exclude_none=True), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def reads_bodies(self) -> bool:
+        """True if the rows of the store do not say which timers match."""
+        return bool(self.key_prefix or self.key or self.rule or (self.header or "").partition("=")[0])
 
     def matches_body(self, body: Body) -> bool:
         """True if topic, key, rule and header match."""
@@ -351,8 +356,8 @@ class Search:
             return None
         rows, following = owned.store.queries.list_pending(first)
         rows = rows[rows["unit"] >= first]
-        rows, filter_ = rows[self._matches_row(timer_partition, rows)], self._filter
-        if filter_.key_prefix or filter_.key or filter_.rule or filter_.header:
+        rows = rows[self._matches_row(timer_partition, rows)]
+        if self._filter.reads_bodies:
             rows, stopped_at = self._match_bodies(owned, rows)
             following = following if stopped_at is None else stopped_at
         elif following is None:  # keys and headers of copies in flight are not here

@@ -41,7 +41,7 @@ class Figure(NamedTuple):
 
     def is_missed(self, value: float) -> bool:
         sign, _, limit = self.goal.partition(" ")
-        return bool(self.goal) and (value > float(limit) if sign == "<=" else value < float(limit))
+        return bool(self.goal) and {"<=": value > float(limit), ">=": value < float(limit)}[sign]
 
 
 _PENDING = {

@@ -109,7 +109,12 @@ class AuditArguments(JobArguments):
     deny_targets: Annotated[tuple[str, ...], _patterns("exceptions from --allow-targets")] = ()
     max_delay_ms: Annotated[
         int,
-        setting("longest delay: later ones are refused; default 366d", "DURATION", "--max-delay", parse_duration_ms),
+        setting(
+            "longest delay: a request due later has to be refused; default 366d",
+            "DURATION",
+            "--max-delay",
+            parse_duration_ms,
+        ),
     ] = MAX_DELAY_MS
     delivery: Annotated[None, flags.removed("take it out, of the bridge's config too: delivery is exactly once")] = None
     lateness_topic: Annotated[None, flags.removed("read the table `minutes` in --out")] = None

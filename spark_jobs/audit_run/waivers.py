@@ -27,7 +27,7 @@ def waived(path: Path | None, as_of_ms: int) -> DataFrame | None:
 
 
 def read(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield origin and end of each waiver. Raises UsageError, with the row, if the table is invalid."""
+    """Yield origin and end of each waiver: a date, or a time with its zone. Raises UsageError, with the row."""
     try:
         data = path.read_bytes()
     except OSError as wrong:

@@ -124,6 +124,7 @@ def test_timers_are_chosen_by_key_header_and_due_time(world: World) -> None:
     assert chosen(TimerFilter(header="tenant=a")) == list(range(1, 100, 2))
     assert chosen(TimerFilter(header="tenant")) == list(range(100))
     assert chosen(TimerFilter(header="nobody")) == []
+    assert not TimerFilter(header="=a").reads_bodies, "any header, also those of copies in flight, which have no body"
     due = {"due_from": base_ms + 10, "due_to": base_ms + 13}
     assert chosen(TimerFilter().model_copy(update=due)) == [10, 11, 12]
     start_ms = base_ms // 40 * 40
