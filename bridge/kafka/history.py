@@ -9,7 +9,7 @@ a read     a new consumer with one assignment: with a consumer that had just cha
 
 import time
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -324,13 +324,12 @@ class ConfluentHistory:
         if ahead is not None and ahead[0] == end:
             yield ahead[1]
             return
-        reader = PartitionReader(
-            *(place, start, end, skipped),
-            lambda: self._new_consumer(is_bounded=place.topic in self._journal_topics),
-            lambda: next(self._ask_one(place, _FIRST)),
-            *(self._retrier, self._limit_s),
-        )
-        yield from reader.batches()
+        reader = PartitionReader(place, start, end, skipped, self._retrier, self._limit_s)
+        # Retention goes on while we read.
+        while reader.position < end and (first := next(self._ask_one(place, _FIRST))) < end:
+            reader.position = max(reader.position, first)
+            with closing(self._new_consumer(is_bounded=place.topic in self._journal_topics)) as consumer:
+                yield from reader.read(consumer)
 
 
 def _offsets(results: Mapping[TimerPartition, Any]) -> dict[TimerPartition, int]:

@@ -35,45 +35,37 @@ _UNKNOWN = frozenset(
 
 @dataclass(eq=False)
 class PartitionReader:
-    """Reads the committed messages of [position, end) that are still kept. For one read.
+    """Reads the committed messages of [position, end) that are still kept. For one read, which begins at once.
 
     skipped: offsets to leave out if they cannot be decoded. limit_s: None: waits for as long as it takes.
     """
 
     _place: TimerPartition
-    _position: int
+    position: int
     _end: int
     _skipped: Container[int]
-    _make_consumer: Callable[[], Any]
-    _first_kept: Callable[[], int]
     _retrier: Retrier
     _limit_s: float | None
     _silent: int = field(default=0, init=False)
     """Consecutive polls without messages, also of consumers before."""
 
-    def batches(self) -> Iterator[list[Message]]:
-        """Yield messages until all below `end` are decided. Raises PartitionUnreadableError."""
-        until_s = math.inf if self._limit_s is None else time.monotonic() + self._limit_s
-        # Retention goes on while we read.
-        while self._position < self._end and (first := self._first_kept()) < self._end:
-            self._position = max(self._position, first)
-            with closing(self._make_consumer()) as consumer:
-                consumer.assign([TopicPartition(*self._place, self._position)])
-                yield from self._read(consumer, until_s)
+    def __post_init__(self) -> None:
+        self._until_s = math.inf if self._limit_s is None else time.monotonic() + self._limit_s
 
-    def _read(self, consumer: Any, until_s: float) -> Iterator[list[Message]]:
-        """Yield messages to the end, or until a new consumer is needed."""
+    def read(self, consumer: Any) -> Iterator[list[Message]]:
+        """Yield messages to the end, or until a new consumer is needed. Raises PartitionUnreadableError."""
+        consumer.assign([TopicPartition(*self._place, self.position)])
         is_kept = True
-        while self._position < self._end and is_kept:
-            where = f"at {self._position} of {self._end}"
-            if time.monotonic() >= until_s:
+        while self.position < self._end and is_kept:
+            where = f"at {self.position} of {self._end}"
+            if time.monotonic() >= self._until_s:
                 why = f"{where} after {self._limit_s} s: much to read, an open transaction, or no broker"
                 raise PartitionUnreadableError(f"{self._place}: reading: {why}")
             messages, is_kept = self._next_batch(consumer)
             if messages:
                 self._silent = 0
                 yield messages
-            elif self._position < self._end:
+            elif self.position < self._end:
                 self._silent += 1
                 if self._silent > 1 / _WAIT_S:
                     self._retrier.wait(f"{self._place}: reading", f"{where}: an open transaction, or no broker", 0)
@@ -89,19 +81,19 @@ class PartitionReader:
             error = message.error()
             if error is None and message.offset() < self._end:
                 messages.append(message)
-                self._position = message.offset() + 1
+                self.position = message.offset() + 1
                 if len(decoded_headers(message)) > MAX_HEADERS:  # a batch of such would not fit into memory
-                    consumer.seek(TopicPartition(*self._place, self._position))
+                    consumer.seek(TopicPartition(*self._place, self.position))
                     break
             elif error is None or error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
-                self._position = max(self._position, message.offset())
+                self.position = max(self.position, message.offset())
             elif error.code() in OFFSET_GONE:
                 is_kept = False
             elif error.code() in UNDECODABLE:
                 if messages:
                     break  # yield these first; librdkafka repeats the error
-                self._position = max(self._position, message.offset())  # earlier offsets are markers or aborted records
-                if self._position < self._end:
+                self.position = max(self.position, message.offset())  # earlier offsets are markers or aborted records
+                if self.position < self._end:
                     self._seek_past(consumer, error)
             else:
                 note_error(self._place, error, self._retrier)
@@ -117,11 +109,11 @@ class PartitionReader:
 
     def _seek_past(self, consumer: Any, error: KafkaError) -> None:
         """Seek to the record after the position, which cannot be decoded. Raises PartitionUnreadableError."""
-        offset = self._position
+        offset = self.position
         if offset not in self._skipped:
             raise PartitionUnreadableError(f"{self._place}: offset {offset} cannot be decoded: {error.str()}", offset)
-        self._position = offset + 1
-        consumer.seek(TopicPartition(*self._place, self._position))
+        self.position = offset + 1
+        consumer.seek(TopicPartition(*self._place, self.position))
 
 
 def read_together(
