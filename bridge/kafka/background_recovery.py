@@ -191,9 +191,8 @@ class BackgroundRecoverer:
 
 
 def _started() -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        kill_with_parent([sys.executable, "-m", __name__]), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    command = kill_with_parent([sys.executable, "-c", f"from {__name__} import main; main()"])
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -236,15 +235,8 @@ def _prepare(order: _Order, history: ConfluentHistory) -> None:
     disk = RealDisk(order.folder)
     try:
         (refresh_standby if order.is_refresh else prepare_store)(order.partition, disk, history, order.options)
-    except (OSError, UnreadableError) as wrong:
+    except (OSError, UnreadableError, BridgeError) as wrong:
         log.warning("%s: background recovery failed: %s", order.partition, wrong)
-        sys.exit(_UNREADABLE if isinstance(wrong, UnreadableError) else _DISK_ERROR)
-    except BridgeError as wrong:  # the parent will meet the same error
-        log.warning("%s: background recovery failed: %s", order.partition, wrong)
-        sys.exit(1)
+        code = _DISK_ERROR if isinstance(wrong, OSError) else 1  # 1: the parent will meet the same error
+        sys.exit(_UNREADABLE if isinstance(wrong, UnreadableError) else code)
     disk.close()
-
-
-if __name__ == "__main__":
-    sys.modules["bridge.kafka.background_recovery"] = sys.modules["__main__"]  # the pickled order names that module
-    main()
