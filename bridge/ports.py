@@ -102,6 +102,9 @@ class Clock(Protocol):
     def now_ms(self) -> int:
         """Return epoch ms. It may jump either way."""
 
+    def cpu_ms(self) -> int:
+        """Return the time (ms) that the calling thread has computed since any moment: without waits."""
+
 
 class Source(Protocol):
     """Consumer of the timer topics, read_committed: records of a partition in order, each once after each start."""

@@ -79,6 +79,9 @@ class SystemClock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
+    def cpu_ms(self) -> int:
+        return time.thread_time_ns() // 1_000_000
+
 
 class SharedState(NamedTuple):
     """State that stays the same when the process builds a new bridge. Other threads read it.

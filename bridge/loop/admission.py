@@ -29,7 +29,11 @@ log = logging.getLogger(__name__)
 
 _PARTITION_MS = 20
 _TURN_MS = 40
-"""Time for parsing and intake of one partition in a turn, and of all: timers of all partitions leave after it."""
+"""CPU time for parsing and intake of one partition in a turn, and of all: timers of all partitions leave after it."""
+_MOST_WAIT = 4
+"""It may last this many times as long. If the time itself were the limit, an instance that gets a fifth of a core would
+take in a few requests in each turn, whose other costs stay the same.
+"""
 
 
 @dataclass(eq=False)
@@ -46,7 +50,7 @@ class Admission:
     def __post_init__(self) -> None:
         self._rate_limits: dict[str, TokenBucket] = {}
         """By timer topic, those with a rate."""
-        self._turn_ends_ms = 0
+        self._turn_ends_ms = self._turn_cpu_ends_ms = 0
         self._skips_read = False
         """True if the next turn is for the rest of what this one has read."""
         self._warnings = LogRateLimit(log)
@@ -68,7 +72,7 @@ class Admission:
             case IntakeStop.DISK_FULL | IntakeStop.WHEEL_FULL | IntakeStop.TOO_MANY_HELD:
                 self._pause(timer_partition, stop.value, detail)
                 self._warnings.warn(now_ms, str(timer_partition), "%s: intake pauses: %s", timer_partition, detail)
-            case IntakeStop.TURN_FULL if records and is_over():
+            case IntakeStop.TURN_FULL if records and is_over(1):
                 self._skips_read = True  # a pause would cost another fetch of what the client has
             case IntakeStop.TURN_FULL:
                 self._pause(timer_partition, stop.value)
@@ -88,7 +92,7 @@ class Admission:
             self._metrics.pauses.labels(reason).inc()
 
     def _take_in_some(
-        self, opened: AssignedPartition, records: list[Record], now_ms: int, is_over: Callable[[], bool]
+        self, opened: AssignedPartition, records: list[Record], now_ms: int, is_over: Callable[[float], bool]
     ) -> tuple[IntakeStop | None, str]:
         """Take in as many records as rate and disk allow. Return why not all, with a text."""
         partition, owners = opened.partition, self._partitions.open
@@ -100,7 +104,7 @@ class Admission:
         taken, stop, detail = partition.take_in(records, now_ms, most, no_room=self._no_room(opened), is_over=is_over)
         if limit is not None:
             limit.spend(taken)
-        if taken and (limit is not None or is_over()):  # so that they take turns
+        if taken and (limit is not None or is_over(1)):  # so that they take turns
             owners[opened.name] = owners.pop(opened.name)
         return stop, detail
 
@@ -109,11 +113,13 @@ class Admission:
         """Requests to read in the next turn."""
         return 0 if self._skips_read else self._partitions.options.max_poll_records
 
-    def _is_over(self) -> Callable[[], bool]:
-        """Return a check whether the partition that is admitted now has had its time."""
-        now_ms = self._clock.now_ms
-        until_ms = min(now_ms() + _PARTITION_MS, self._turn_ends_ms)
-        return lambda: now_ms() >= until_ms
+    def _is_over(self) -> Callable[[float], bool]:
+        """Return a check whether the partition that is admitted now has had a part (0 to 1) of its time."""
+        now_ms, cpu_ms = self._clock.now_ms, self._clock.cpu_ms
+        began_ms, began_cpu_ms = now_ms(), cpu_ms()
+        most_ms = min(_MOST_WAIT * _PARTITION_MS, self._turn_ends_ms - began_ms)
+        most_cpu_ms = min(_PARTITION_MS, self._turn_cpu_ends_ms - began_cpu_ms)
+        return lambda part: cpu_ms() - began_cpu_ms >= part * most_cpu_ms or now_ms() - began_ms >= part * most_ms
 
     def _no_room(self, opened: AssignedPartition) -> str:
         """Return why the disk has no room for bodies; empty if it has."""
@@ -142,7 +148,8 @@ class Admission:
 
     def begin_turn(self, polled: Polled, now_ms: int) -> None:
         """Report records that cannot be decoded. Append a stand-in to `polled` for those that an operator skips."""
-        self._turn_ends_ms, self._skips_read = now_ms + _TURN_MS, False
+        self._turn_ends_ms, self._skips_read = now_ms + _MOST_WAIT * _TURN_MS, False
+        self._turn_cpu_ends_ms = self._clock.cpu_ms() + _TURN_MS
         records, undecodable = polled.records, polled.undecodable
         if not undecodable and not self._pauses.undecodable:
             return

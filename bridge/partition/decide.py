@@ -118,7 +118,12 @@ class BatchIntake:
     """Decides one batch, request by request: the outcome, and what is pending under its names. Call `decide` once."""
 
     def __init__(
-        self, view: View, records: list[Record], now_ms: int, overdue: Mapping[int, Body], is_over: Callable[[], bool]
+        self,
+        view: View,
+        records: list[Record],
+        now_ms: int,
+        overdue: Mapping[int, Body],
+        is_over: Callable[[float], bool],
     ) -> None:
         """Parse `records`, at least one, as far as `requests_of` does.
 
@@ -169,7 +174,7 @@ class BatchIntake:
         return self._is_by_origin or not ids.isdisjoint(self._ids)
 
     def decide(self) -> None:
-        """Decide what becomes of the requests, until `is_over()`, at least of the first few."""
+        """Decide what becomes of the requests, until `is_over(1)`, at least of the first few."""
         if self._ids:
             self._stored = dict(self._queries.find(self._ids).items())
         if self._origin_offset is not None and len(row := self._queries.find_origin(self._origin_offset)):
@@ -177,7 +182,7 @@ class BatchIntake:
         for record, ask in self._asked:
             self.decide_one(record, ask)
             self.count += 1
-            if not self.count % LOOK_EACH and self._is_over():
+            if not self.count % LOOK_EACH and self._is_over(1):
                 break
 
     def decide_one(self, record: Record, ask: Asked) -> None:

@@ -145,13 +145,14 @@ class Partition:
             self._newest_ms = max(self._newest_ms, records[-1].timestamp_ms)
 
     def take_in(
-        self, records: list[Record], now_ms: int, most: int | None, *, no_room: str, is_over: Callable[[], bool]
+        self, records: list[Record], now_ms: int, most: int | None, *, no_room: str, is_over: Callable[[float], bool]
     ) -> IntakeOutcome:
         """Take in `records` after the backlog, at most `most` records in all (None: any number).
 
         no_room: why the disk has no room for bodies; empty if it has. Requests that store no body (cancels) are then
         still taken, in order, up to the first request that stores one.
-        is_over: True when the partition has had its time in this turn. A few requests are taken in all the same.
+        is_over: True when the partition has had a part (0 to 1) of its time in this turn. A few requests are taken in
+        all the same.
         """
         self._add_to_backlog(records)
         before = len(self.backlog)
@@ -167,7 +168,9 @@ class Partition:
             self._dirty_since_ms = now_ms
         return taken, stop, detail
 
-    def _take_in_backlog(self, left: int, now_ms: int, is_over: Callable[[], bool]) -> tuple[IntakeStop | None, str]:
+    def _take_in_backlog(
+        self, left: int, now_ms: int, is_over: Callable[[float], bool]
+    ) -> tuple[IntakeStop | None, str]:
         """Take in the first `left` records of the backlog, part by part. Return why not all, with a text.
 
         A part ends with a move, or when the wheel is full: a batch that spans more than a lap is taken in by parts. The
@@ -193,7 +196,7 @@ class Partition:
                 self._part_size = size // 2
             except OSError as error:
                 return IntakeStop.DISK_FULL, str(error)
-            if left and is_over():
+            if left and is_over(1):
                 return IntakeStop.TURN_FULL, ""
         return None, ""
 

@@ -50,6 +50,9 @@ class FakeClock:
     def now_ms(self) -> int:
         return max(0, self.timeline.now_ms + self.error_ms)
 
+    def cpu_ms(self) -> int:
+        return self.now_ms()
+
 
 def nothing_happens(_where: str) -> None:
     """Default of `meanwhile`: nothing else acts during a call of a port."""

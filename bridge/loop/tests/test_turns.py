@@ -36,13 +36,17 @@ MOST_LATE_MS = 400
 
 
 class BusyClock(FakeClock):
-    """Each look takes 1 ms while `is_busy`."""
+    """Each look at the time takes 1 ms while `is_busy`, of which our thread computes one part of `shares`."""
 
     is_busy = False
+    shares = 1
 
     def now_ms(self) -> int:
         self.timeline.advance(int(self.is_busy))
         return super().now_ms()
+
+    def cpu_ms(self) -> int:
+        return super().now_ms() // self.shares
 
 
 class BusyWorld(TimerWorld):
@@ -105,6 +109,20 @@ def test_requests_of_a_quiet_topic_are_taken_in_soon_beside_a_flood_of_three_oth
     late_ms = world.quiet_lateness_ms()
     assert len(late_ms) == 400
     assert 0 <= min(late_ms) <= max(late_ms) <= 2 * MOST_LATE_MS
+
+
+@pytest.mark.parametrize("sent", [400, 2_000])
+@pytest.mark.parametrize(("shares", "least"), [(1, 150), (3, 400), (1000, 400)])
+def test_a_turn_takes_in_as_many_of_a_long_backlog_and_if_others_have_the_processor(
+    shares: int, least: int, sent: int
+) -> None:
+    """It is limited by its own CPU time: 20 looks. A disk that is slow takes none, so the clock is the limit then."""
+    world = BusyWorld()
+    for _ in range(sent):
+        world.send(QUIET, "quiet", world.now_ms + 3_600_000)
+    world.clock.is_busy, world.clock.shares = True, shares
+    world.bridge.turn()
+    assert least <= sum(world.bridge.bridge.pending.values()) <= 700
 
 
 @pytest.mark.parametrize("count", [20, 60])
