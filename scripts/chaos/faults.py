@@ -46,7 +46,7 @@ class Victim(BridgeProcess):
         stepped = (sys.executable, "-m", "scripts.chaos.skewed_clock", str(clock))
         super().__init__(folder, bootstrap_servers, arguments, command=stepped)
         self.name = name
-        self._clock = clock
+        self._clock = os.open(clock, os.O_WRONLY | os.O_CREAT, 0o600)
         self._set_clock(0)
         self.data_dir.mkdir(exist_ok=True, mode=0o700)
         self.has_disk = _mounted(self.data_dir)
@@ -108,9 +108,7 @@ class Victim(BridgeProcess):
         self.launch()
 
     def _set_clock(self, error_ms: int) -> None:
-        new = self._clock.with_suffix(".new")
-        new.write_text(str(error_ms))
-        new.replace(self._clock)
+        os.pwrite(self._clock, b"%20d" % error_ms, 0)
 
 
 def _mounted(folder: Path) -> bool:
