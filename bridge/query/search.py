@@ -16,6 +16,7 @@ import json
 from codecs import utf_8_decode
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from operator import itemgetter
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -115,14 +116,20 @@ class Selector(Question):
         text = json.dumps(self.model_dump(exclude_none=True), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    @cached_property
+    def wanted_header(self) -> tuple[str, bytes | None] | None:
+        """Name and value of the header, a value of None for any; None if none is wanted."""
+        name, equals, value = (self.header or "").partition("=")
+        return (name, value.encode() if equals else None) if name else None
+
     @property
     def reads_bodies(self) -> bool:
         """True if the rows of the store do not say which timers match."""
-        return bool(self.key_prefix or self.key or self.rule or (self.header or "").partition("=")[0])
+        return bool(self.key_prefix or self.key or self.rule or self.wanted_header)
 
     def matches_body(self, body: Body) -> bool:
         """True if topic, key, rule and header match."""
-        key, (name, equals, value) = body.key or b"", (self.header or "").partition("=")
+        key = body.key or b""
         if self.topic and self.topic != body.target:
             return False
         if not key.startswith((self.key_prefix or "").encode()) or (self.key or "").encode() not in key:
@@ -131,8 +138,10 @@ class Selector(Question):
             occurrence = occurrence_of(body)
             if occurrence is None or (self.rule != ANY_RULE and self.rule not in described(occurrence.rule)):
                 return False
-        headers = unpack_headers(body.headers) if name else ()
-        return not name or any(own == name and (not equals or given == value.encode()) for own, given in headers)
+        if self.wanted_header is None:
+            return True
+        name, value = self.wanted_header
+        return any(own == name and value in (None, given) for own, given in unpack_headers(body.headers))
 
 
 class TimerFilter(Selector):
