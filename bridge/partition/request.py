@@ -44,8 +44,8 @@ MAX_HEADERS = 1024
 """Of a request (case 31 has 1,000). A copy or a delivery has a few more; Kafka's clients read up to 100,000."""
 LOOK_EACH = 16
 """Requests between two looks at the clock."""
-_PARSING = 1 / 3
-"""Of a partition's time. What is parsed and no longer decided in this turn is parsed again in the next one."""
+_PARSING_SHARE = 1 / 3
+"""Share of a partition's time for parsing. A request that this turn parses and does not decide is parsed again."""
 _COPY_EXTRA_BYTES = 512
 """Upper bound of what a copy has in addition to its request: an absolute time, its origin, its number."""
 
@@ -53,7 +53,7 @@ _COPY_EXTRA_BYTES = 512
 def requests_of(
     records: Iterable[Record], rules: Rules, is_over: Callable[[float], bool]
 ) -> list[tuple[Record, Asked]]:
-    """Parse records up to the first move, with it, or until `is_over(_PARSING)`, at least the first few.
+    """Parse records up to the first move, with it, or until `is_over(_PARSING_SHARE)`, at least the first few.
 
     A request by origin is a batch of its own, so that its timer is in the store, overdue, or a copy in flight.
     """
@@ -63,7 +63,7 @@ def requests_of(
         if asked and type(ask) is ByOrigin:
             break
         asked.append((record, ask))
-        if type(ask) in (Move, ByOrigin) or (not len(asked) % LOOK_EACH and is_over(_PARSING)):
+        if type(ask) in (Move, ByOrigin) or (not len(asked) % LOOK_EACH and is_over(_PARSING_SHARE)):
             break
     return asked
 
