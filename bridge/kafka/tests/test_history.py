@@ -22,6 +22,7 @@ from bridge.kafka.tests.fake_clients import (
     TOPIC,
     FakeAdmin,
     FakeConsumer,
+    Timekeeper,
     fetched,
     replace_clients,
 )
@@ -235,6 +236,7 @@ Ahead = Callable[..., tuple[ConfluentHistory, FakeConsumer]]
 @pytest.fixture
 def ahead(monkeypatch: pytest.MonkeyPatch, admin: FakeAdmin) -> Ahead:
     """Return a function that makes a history that has read ahead `records`, up to offset 6, and its reader."""
+    Timekeeper(monkeypatch)
 
     def ahead(records: list[Any], starts: tuple[int, int] = (3, 6)) -> tuple[ConfluentHistory, FakeConsumer]:
         asker = FakeConsumer()
