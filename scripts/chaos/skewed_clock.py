@@ -6,6 +6,7 @@ python -m scripts.chaos.skewed_clock FILE 2                              its sec
 
 import os
 import sys
+from functools import cache
 from unittest import mock
 
 from bridge import process as run
@@ -15,14 +16,16 @@ from bridge.workers import supervisor
 from timer.options import Engine, StoreOptions
 
 
+@cache
+def _file() -> int:
+    return os.open(sys.argv[0], os.O_RDONLY)
+
+
 class SteppedClock(run.SystemClock):
     """Reads the file each time, so that a step takes effect at once."""
 
-    def __init__(self) -> None:
-        self._file = os.open(sys.argv[0], os.O_RDONLY)
-
     def now_ms(self) -> int:
-        return super().now_ms() + int(os.pread(self._file, 20, 0) or 0)
+        return super().now_ms() + int(os.pread(_file(), 20, 0) or 0)
 
 
 def small_store(engine: Engine, **_: int) -> StoreOptions:

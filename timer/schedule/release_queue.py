@@ -152,9 +152,11 @@ class ReleaseQueue:
         reader = BacklogReader(self.load_tick, self.next_tick, self._tick_ms, until_tick)
         turn = _Turn(now_ms, max(-1, now_ms - most_wait_ms), room, gate, reader)
         parts = [Due(rows, NO_ROWS)]
-        for hash_ in rotated_to(self._first_starved, [_OUT_OF_ORDER, *self.blocked.awake(now_ms)]):
-            is_target = hash_ != _OUT_OF_ORDER
-            parts.append(self._take_waiting(hash_, turn) if is_target else self._take_out_of_order(turn))
+        waiting = rotated_to(self._first_starved, [_OUT_OF_ORDER, *self.blocked.awake(now_ms)])
+        while waiting:  # in rounds, as one of them takes what one or two ticks have
+            taken = {hash_: self._take_waiting(hash_, turn) for hash_ in waiting}
+            parts += taken.values()
+            waiting = [hash_ for hash_ in waiting if room.timers and taken[hash_].total and hash_ in self.blocked]
         due = Due(*map(joined, zip(*parts, strict=True)))
         self._first_starved = next(iter([*room.starved, *room.cut_short]), None)
         self.has_staged |= due.total > 0
@@ -314,7 +316,9 @@ class ReleaseQueue:
         return min(times, default=None)
 
     def _take_waiting(self, hash_: int, turn: _Turn) -> Due:
-        """Take the timers of one blocked target that may leave, and those that must roll."""
+        """Take the timers of one blocked target that may leave, and those that must roll, or out-of-order ones."""
+        if hash_ == _OUT_OF_ORDER:
+            return self._take_out_of_order(turn)
         blocked = self.blocked[hash_]
         is_read = turn.reader.load_ahead(blocked)
         rows, released = self._take_allowed(blocked, turn)

@@ -990,12 +990,27 @@ def test_key_ranges_of_an_older_bridge_are_served_in_order_without_what_has_left
     """It served fresh timers ahead of the oldest ones."""
     edges = [*(Key(edge_ms, -1) for edge_ms in range(1000, 1401, 100)), END]
     wait = Wait("orders", False, tuple(itertools.pairwise(edges))[::2])
-    four_each: Gate = Mock(allowance=lambda *_: 4)
+    left = [4]
+    four_each: Gate = Mock(allowance=lambda *_: left[0], spend=lambda _, timers, __: left.append(left.pop() - timers))
     store = create_store(disk, OPTIONS, EMPTY, [wait])
     dues_ms = (*range(1050, 1053), *range(1250, 1255), *range(1410, 1413))
     store.add(batch_of(*(body(offset, due_ms) for offset, due_ms in enumerate(dues_ms))), len(dues_ms))
     assert store.release_queue.waits == (wait,)
     assert not store.release_queue.is_unreleased("orders", Key(1150, 3))
-    turns = [store.release_queue.take_due(1450, 99, 1 << 20, four_each).rows["visit_ms"].tolist() for _ in range(4)]
-    assert turns == [[1050, 1051, 1052], [1250, 1251, 1252, 1253], [1254], [1410, 1411, 1412]]
+    turns = []
+    for _ in range(3):
+        turns.append(store.release_queue.take_due(1450, 99, 1 << 20, four_each).rows["visit_ms"].tolist())
+        left[0] = 4
+    assert turns == [[1050, 1051, 1052, 1250], [1251, 1252, 1253, 1254], [1410, 1411, 1412]]
     assert store.release_queue.blocked.named("orders") is None
+
+
+@of_each_engine
+def test_sparse_backlogs_leave_many_ticks_in_a_turn_and_take_turns(disk: SimDisk) -> None:
+    """Two targets with a timer in every other tick each: a pause of hours must not take as many turns as ticks."""
+    waits = [Wait(target, False, ((NOTHING_SETTLED, END),)) for target in ("orders", "bills")]
+    store = create_store(disk, replace(OPTIONS, slots=1024), EMPTY, waits)
+    store.add(batch_of(*(to(("orders", "bills")[n % 2], n, 1000 + 10 * n) for n in range(400))), 400)
+    turns = [take_due(store, 6000) for _ in range(7)]
+    assert sorted(itertools.chain(*turns)) == list(range(400))
+    assert all(len({n % 2 for n in turn}) == 2 for turn in turns[:6])
