@@ -47,7 +47,8 @@ _PAUSE_S = (0.3, 4.0)
 _LOOK_S = 0.1
 _QUIET_S = 30.0
 """Longer than session and transaction timeouts."""
-_GIVE_UP_S = 600.0
+_GIVE_UP_S = 1200.0
+"""The limited target alone may need half of it."""
 _MOST_ROWS = 20
 _ATTACKS = 3
 """Before the faults."""
