@@ -44,7 +44,7 @@ _READING_FIRST_WAIT_MS = 10
 _PREPARING_WAIT_MS = 50
 _TRANSACTION_WAIT_MS = 10
 """Soon enough to notice that a transaction was aborted."""
-TURN_MS = 40
+TURN_MS = 80
 """Time of a turn for timers that leave, without waits for transactions in flight. Intake has its own (admission.py)."""
 LEAST_TIMERS = 32
 
@@ -53,7 +53,7 @@ class ReleasePace:
     """How many timers of each partition may leave in a turn, so that a burst of some does not make others late.
 
         4 partitions have 4,000 timers due at once    the turn takes 900 ms, and timers of others are as late
-        with a pace                                   some hundreds of each leave in a turn of 40 ms
+        with a pace                                   some hundreds of each leave in a turn of 80 ms
 
     A turn drafts the timers of all partitions, sends them in one transaction, and settles those of an earlier one. What
     that takes depends on partitions, sizes, disk and brokers, so it is measured.
