@@ -43,7 +43,7 @@ SEEN: Mapping[str, int] = {
     "id missing in flights": 5,
     "origin missing in flights": 21,
     "markers not read at a start": 5,
-    "a paused timer is delivered at its time": 22,
+    "a paused timer is delivered at its time": 27,
     "a resume forgets the due time": 15,
     "next occurrence in a later transaction": 2,
     "next occurrence lost by a retry": 2,
