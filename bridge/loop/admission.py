@@ -104,7 +104,7 @@ class Admission:
         taken, stop, detail = partition.take_in(records, now_ms, most, no_room=self._no_room(opened), is_over=is_over)
         if limit is not None:
             limit.spend(taken)
-        if taken and (limit is not None or is_over(1)):  # so that they take turns
+        if taken and (limit is not None or is_over(1)):  # the next turn begins with another partition
             owners[opened.name] = owners.pop(opened.name)
         return stop, detail
 

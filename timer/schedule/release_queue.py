@@ -153,7 +153,7 @@ class ReleaseQueue:
         turn = _Turn(now_ms, max(-1, now_ms - most_wait_ms), room, gate, reader)
         parts = [Due(rows, NO_ROWS)]
         waiting = rotated_to(self._first_starved, [_OUT_OF_ORDER, *self.blocked.awake(now_ms)])
-        while waiting:  # in rounds, as one of them takes what one or two ticks have
+        while waiting:  # in rounds, as each takes one or two ticks of a target
             taken = {hash_: self._take_waiting(hash_, turn) for hash_ in waiting}
             parts += taken.values()
             waiting = [hash_ for hash_ in waiting if room.timers and taken[hash_].total and hash_ in self.blocked]
@@ -316,7 +316,7 @@ class ReleaseQueue:
         return min(times, default=None)
 
     def _take_waiting(self, hash_: int, turn: _Turn) -> Due:
-        """Take the timers of one blocked target that may leave, and those that must roll, or out-of-order ones."""
+        """Take the timers that may leave, and those that must roll. hash_: of a blocked target, or _OUT_OF_ORDER."""
         if hash_ == _OUT_OF_ORDER:
             return self._take_out_of_order(turn)
         blocked = self.blocked[hash_]
