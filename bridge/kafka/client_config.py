@@ -59,7 +59,8 @@ READER_MUSTS = {
     "auto.offset.reset": "error",
 }
 PRODUCER = {
-    "linger.ms": 1,
+    # Batches are larger, and the records wait for an answer of the coordinator meanwhile. The commit sends the rest.
+    "linger.ms": 5,
     "batch.num.messages": 10_000,
     # The wait before a retry if the broker still completes the last transaction.
     "retry.backoff.ms": 2,

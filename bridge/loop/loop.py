@@ -217,9 +217,11 @@ class Bridge:
                 polled.undecodable.pop(name, None)
         self._admit(polled, now_ms)  # 2, 3
         admitted_ms = self._clock.now_ms()
-        is_full = self._publish(now_ms)  # 4, 5
+        group = self._publish(now_ms)  # 4, 5
+        is_full = any(each.is_full for each in group)
         took_ms = self._clock.now_ms() - self._pipeline.waited_ms - admitted_ms + now_ms - began_ms
-        self._pace.adapt(took_ms, len(self._partitions.open), is_full=is_full)
+        if group:
+            self._pace.adapt(took_ms, len(self._partitions.open), is_full=is_full)
         self._pipeline.reap()
         self._is_busy = is_full or self._pipeline.oldest_ms < now_ms
         if self._breakers or self._status.unavailable_targets:
@@ -271,8 +273,8 @@ class Bridge:
             lambda opened: self._admission.admit(opened, records.get(opened.name, []), now_ms, has_read=polled.has_read)
         )
 
-    def _publish(self, now_ms: int) -> bool:
-        """Draft the timers that leave now, and submit transactions. True if more may be due than the pace allows."""
+    def _publish(self, now_ms: int) -> list[AssignedPartition]:
+        """Draft the timers that leave now, and submit transactions. Return the partitions whose timers might leave."""
         self._pipeline.reap()  # intake may have taken long
         if not self._stopping:
             for partition, wrong in self._pipeline.retry(self.partitions.values()).items():
@@ -288,7 +290,7 @@ class Bridge:
         group = self._next_group()
         self._each(draft, group)
         self._pipeline.submit(parts)
-        return any(each.is_full for each in group)
+        return group
 
     def _next_group(self) -> list[AssignedPartition]:
         """Return the partitions of the next transaction: all that have none in flight, as it costs its targets.

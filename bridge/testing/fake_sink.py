@@ -21,7 +21,7 @@ _LOOK_UP_SHARE = 0.1
 class FakeSink(FakePort):
     """Implements Sink with several transactional producers. A transaction fails if the test or `rng` says so.
 
-    Without `rng` a transaction ends at once (but see `is_slow`); with it, at a random time.
+    Without `rng` a transaction ends at once (but see `slow_turns`); with it, at a random time.
 
     other_journals: by timer topic with its own journal.
     note: its answer at `submit` is kept in the transaction of FakeKafka.
@@ -40,8 +40,8 @@ class FakeSink(FakePort):
     """Number of next transactions that a passing fault aborts."""
     failure_ms: int = field(default=1, init=False)
     """Duration of a transaction that fails for an unavailable target; a real one waits for seconds."""
-    is_slow: bool = field(default=False, init=False)
-    """True to keep a transaction in flight for the turn after its own, or until `wait`."""
+    slow_turns: int = field(default=0, init=False)
+    """For how many turns after its own a transaction stays in flight, unless `wait` ends it."""
 
     def __post_init__(self) -> None:
         self._own_rng = Random(f"{self.transactional_id} {self.kafka.timeline.now_ms}")
@@ -72,7 +72,7 @@ class FakeSink(FakePort):
         made = FakePublishing(self, begun, transaction, self._free.popleft())
         self._produce(made)
         self._in_flight.append(made)
-        if self.rng is None and not self.is_slow:
+        if self.rng is None and not self.slow_turns:
             made.finish()
         return made
 
@@ -193,7 +193,7 @@ class FakePublishing:
     def is_done(self) -> bool:
         self.looks += 1
         rng = self.sink.rng
-        if self.outcome is None and (draw(rng, 0.5) if rng is not None else self.looks > 4 * self.sink.is_slow):
+        if self.outcome is None and (draw(rng, 0.5) if rng is not None else self.looks > 4 * self.sink.slow_turns):
             self.finish()
         return self.outcome is not None
 

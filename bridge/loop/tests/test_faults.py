@@ -762,7 +762,7 @@ def test_after_an_unknown_outcome_the_bridge_leaves_the_group_and_the_next_life_
         world.send(str(number), 300 + 20 * number)
     world.bridge.run(10)
     sink, bridge = world.bridge.sink, world.bridge.bridge
-    sink.end, sink.is_slow = unknown, True  # type: ignore[assignment, method-assign]
+    sink.end, sink.slow_turns = unknown, 1  # type: ignore[assignment, method-assign]
     with pytest.raises(OutcomeUnknownError):
         world.bridge.run(1000)
     bridge.stop()
@@ -777,7 +777,7 @@ def test_an_unknown_outcome_during_a_stop_is_raised_after_all_is_closed() -> Non
     world.send("a", 300)
     world.bridge.run(299)
     sink, bridge = world.bridge.sink, world.bridge.bridge
-    sink.end, sink.is_slow = unknown, True  # type: ignore[assignment, method-assign]
+    sink.end, sink.slow_turns = unknown, 1  # type: ignore[assignment, method-assign]
     world.kafka.timeline.wait(1, lambda: False)
     bridge.turn()
     with pytest.raises(OutcomeUnknownError):

@@ -677,7 +677,7 @@ def test_case_34_first_and_last_due_time_are_exact_and_the_hours_add_up(trouble:
 
 def slow(world: World, faults: int = 0) -> None:
     """Keep each later transaction in flight for a turn, or until the bridge waits. The first `faults` are aborted."""
-    world.bridge.sink.is_slow, world.bridge.sink.faults = True, faults
+    world.bridge.sink.slow_turns, world.bridge.sink.faults = 1, faults
 
 
 def turns(world: World, *values: str) -> None:
@@ -689,7 +689,7 @@ def turns(world: World, *values: str) -> None:
 
 def test_a_partition_waits_for_its_transaction_and_another_one_does_not() -> None:
     kafka, partitions, instance = two_partitions()
-    instance.sink.is_slow = True
+    instance.sink.slow_turns = 1
     delivered = []
     for partition, value in ((0, "a"), (1, "b"), (0, "c"), (0, "d"), (0, "e")):
         send(kafka, partitions[partition], value, 0)
@@ -700,7 +700,7 @@ def test_a_partition_waits_for_its_transaction_and_another_one_does_not() -> Non
 
 def test_a_turn_comes_soon_while_a_transaction_of_an_earlier_turn_is_in_flight() -> None:
     kafka, partitions, instance = two_partitions()
-    instance.sink.is_slow = True
+    instance.sink.slow_turns = 1
     is_busy = []
     send(kafka, partitions[0], delay_ms=0)
     for _ in range(4):
@@ -743,7 +743,7 @@ def test_a_partition_that_catches_up_goes_on_after_a_turn_without_records_in_a_t
     for value in ("first", "second"):
         world.send(value, 0)
     world.bridge.start()
-    world.bridge.sink.is_slow = True
+    world.bridge.sink.slow_turns = 1
     while not any(each.is_frozen for each in world.bridge.bridge.partitions.values()):
         world.bridge.turn()
     world.kafka.timeline.advance(60_000)
@@ -825,7 +825,7 @@ def test_a_partition_has_a_checkpoint_in_each_interval_and_no_more() -> None:
 @pytest.mark.parametrize("busy", [0, 1])
 def test_a_busy_partition_has_checkpoints_beside_a_quiet_one(busy: int) -> None:
     kafka, timer_partitions, instance = two_partitions()
-    instance.sink.is_slow = True
+    instance.sink.slow_turns = 1
     for number in range(1500):
         send(kafka, timer_partitions[busy], str(number), 0)
         kafka.timeline.advance(20)

@@ -213,7 +213,7 @@ def test_a_clock_that_was_in_time_and_is_wrong_again_is_logged_at_once(caplog: p
 def test_a_transaction_in_flight_does_not_count_as_clock_skew(caplog: pytest.LogCaptureFixture) -> None:
     kafka, (one, other), instance = two_partitions()
     apart(kafka, instance, 0, 0)
-    instance.sink.is_slow = True
+    instance.sink.slow_turns = 1
     send(kafka, one, delay_ms=50)
     kafka.timeline.advance(3000)
     instance.bridge.turn()

@@ -149,6 +149,19 @@ def test_a_busy_timer_topic_shares_its_transaction_neither_with_few_timers_nor_w
     assert ({few, QUIET} in topics.values()) is (count == 60)
 
 
+def test_a_burst_leaves_in_large_transactions_though_they_take_longer_than_turns() -> None:
+    kafka, partitions = kafka_with(4), [TimerPartition(TIMERS, number) for number in range(4)]
+    instance = FakeInstance(kafka, FakeGroup("timers", partitions), replace(usual_options(), max_due_records=MOST_DUE))
+    instance.run(20_000)
+    for number in range(4 * 6 * MOST_DUE):
+        send(kafka, partitions[number % 4])
+    instance.sink.slow_turns = 3
+    instance.run(20_000)
+    sizes = Counter(id(entry.transaction) for entry in kafka.read("orders"))
+    assert sizes.total() == 4 * 6 * MOST_DUE
+    assert len(sizes) <= 18, "twelve of two partitions each, and the smaller ones at the beginning"
+
+
 PRODUCT = tuple(package.__path__[0] for package in (bridge.loop, bridge.partition, timer))
 
 

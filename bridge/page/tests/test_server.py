@@ -175,7 +175,7 @@ def test_a_recovering_partition_is_not_reported_as_empty(world: World, web: Page
 
 
 def test_an_id_between_two_turns_is_leaving_or_rolling(world: World, web: Page) -> None:
-    world.bridge.sink.is_slow = True
+    world.bridge.sink.slow_turns = 1
     world.send(delay_ms=500, id_="leaves")
     world.send(delay_ms=3 * WINDOW_MS, id_="rolls")
     states: set[tuple[str, str]] = set()

@@ -107,7 +107,7 @@ def test_only_one_group_delivers_if_two_start_at_once_on_an_empty_journal(slow: 
     for step in range(40):
         for name, bridge in bridges.items():
             if name not in refused:
-                bridge.sink.is_slow = name == slow and step < 20
+                bridge.sink.slow_turns = int(name == slow and step < 20)
                 try:
                     bridge.run(20)
                 except ForeignJournalError:

@@ -90,7 +90,7 @@ def test_a_timer_that_expires_while_earlier_transactions_commit_is_rejected() ->
 
     world = World(meanwhile=meanwhile)
     world.bridge.run(100)
-    world.bridge.sink.is_slow = True
+    world.bridge.sink.slow_turns = 1
     for value in ("a", "b"):
         world.send(value, 0)
         world.bridge.turn()
