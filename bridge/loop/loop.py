@@ -46,6 +46,10 @@ _TRANSACTION_WAIT_MS = 10
 """Soon enough to notice that a transaction was aborted."""
 TURN_MS = 80
 """Time of a turn for timers that leave, without waits for transactions in flight. Intake has its own (admission.py)."""
+FLOODED_TURN_MS = 320
+"""The same if all partitions have more timers due than leave: nobody waits for a short turn, and large transactions are
+cheaper.
+"""
 LEAST_TIMERS = 32
 
 
@@ -64,13 +68,14 @@ class ReleasePace:
         self._most = most_timers
         self.timers = LEAST_TIMERS
 
-    def adapt(self, took_ms: int, partitions: int, *, is_full: bool) -> None:
+    def adapt(self, took_ms: int, partitions: int, full: int) -> None:
         """Set the pace of the next turn.
 
-        took_ms: for timers that left in this turn. is_full: True if a partition may have had more of them due.
+        took_ms: for timers that left in this turn. full: number of partitions that may have had more of them due.
         """
-        if is_full or took_ms > TURN_MS:
-            fitting = self.timers * TURN_MS // max(1, took_ms)
+        most_ms = TURN_MS if full < partitions else FLOODED_TURN_MS
+        if full or took_ms > most_ms:
+            fitting = self.timers * most_ms // max(1, took_ms)
             self.timers = max(LEAST_TIMERS, min(fitting, 2 * self.timers, self._most))
         else:  # the next burst may be one of all partitions
             self.timers = max(LEAST_TIMERS, self._most // max(1, partitions), self.timers // 2)
@@ -221,7 +226,8 @@ class Bridge:
         is_full = any(each.is_full for each in group)
         took_ms = self._clock.now_ms() - self._pipeline.waited_ms - admitted_ms + now_ms - began_ms
         if group:
-            self._pace.adapt(took_ms, len(self._partitions.open), is_full=is_full)
+            opened = self._partitions.open
+            self._pace.adapt(took_ms, len(opened), sum(each.is_full for each in opened.values()))
         self._pipeline.reap()
         self._is_busy = is_full or self._pipeline.oldest_ms < now_ms
         if self._breakers or self._status.unavailable_targets:

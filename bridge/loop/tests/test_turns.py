@@ -14,7 +14,7 @@ import pytest
 import bridge.loop
 import bridge.partition
 import timer
-from bridge.loop.loop import LEAST_TIMERS, TURN_MS, ReleasePace
+from bridge.loop.loop import FLOODED_TURN_MS, LEAST_TIMERS, TURN_MS, ReleasePace
 from bridge.loop.tests.test_histories import kafka_with, noted, send, values
 from bridge.partition.options import TurnOptions
 from bridge.partition.recover import read_checkpoint
@@ -213,13 +213,25 @@ def test_kafka_is_asked_once_for_all_checkpoints_that_start_in_a_turn(monkeypatc
 def test_the_pace_follows_what_a_turn_takes() -> None:
     pace = ReleasePace(4_000)
     for _ in range(10):
-        pace.adapt(TURN_MS // 4, 4, is_full=True)
+        pace.adapt(TURN_MS // 4, 4, 3)
     assert pace.timers == 4_000
-    pace.adapt(TURN_MS, 4, is_full=True)
+    pace.adapt(TURN_MS, 4, 3)
     assert pace.timers == 4_000, "a turn that takes its time is followed by one as large, not by one of twice its time"
-    pace.adapt(8 * TURN_MS, 4, is_full=True)
+    pace.adapt(8 * TURN_MS, 4, 3)
     assert pace.timers == 500
-    pace.adapt(10**9, 4, is_full=True)
+    pace.adapt(10**9, 4, 3)
     assert pace.timers == LEAST_TIMERS
-    pace.adapt(0, 4, is_full=False)
+    pace.adapt(0, 4, 0)
     assert pace.timers == 1_000
+
+
+def test_turns_are_longer_while_timers_of_all_partitions_wait() -> None:
+    pace = ReleasePace(4_000)
+    for _ in range(10):
+        pace.adapt(FLOODED_TURN_MS, 4, 4)
+    assert pace.timers == LEAST_TIMERS
+    for _ in range(10):
+        pace.adapt(TURN_MS, 4, 4)
+    assert pace.timers == 4_000
+    pace.adapt(FLOODED_TURN_MS, 4, 3)
+    assert pace.timers == 4_000 * TURN_MS // FLOODED_TURN_MS, "one of them has no others: its next ones may not wait"
