@@ -84,7 +84,7 @@ def test_settings_under_kafka_override_ours() -> None:
     own = clients.group_member(connection(kafka={"group.instance.id": "pod-1", "session.timeout.ms": "8000"}))
     assert (own["group.instance.id"], own["session.timeout.ms"]) == ("pod-1", "8000")
     assert "group.instance.id" not in clients.group_member(connection(static_membership="false"))
-    assert clients.producer(connection(), 0)["linger.ms"] == 1
+    assert clients.producer(connection(), 0)["linger.ms"] == 5
     above = connection(compression="lz4", kafka={"compression.type": "zstd"})
     assert clients.producer(above, 0)["compression.type"] == "zstd"
 
