@@ -115,10 +115,6 @@ test-full: $(READY) static ## the same with larger numbers: many seeds, many kil
 demo: $(READY) ## flights of 2013 through the bridge, audited by Spark [DAYS=1 SECONDS=30 ARGS=...]
 	$(BIN)/python -m scripts.demo.run $(if $(DAYS),--days $(DAYS)) $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
 
-.PHONY: screenshots
-screenshots: $(READY) ## docs/img: the page and the audit's report, with the flights of the demo; needs Chromium
-	$(BIN)/python -m scripts.demo.screenshots
-
 .PHONY: bench
 bench: $(READY) ## the bridge beside plain transactions and RocketMQ: docs/benchmarks.md [ARGS=--quick: five minutes]
 	$(BIN)/python -m scripts.bench.run $(ARGS)
@@ -145,7 +141,7 @@ $(SITE): $(READY) requirements/docs.lock
 	@touch $@
 
 .PHONY: fuzz
-fuzz: $(PROOF) ## libFuzzer on the decoders of store files, requests, journal and progress [SECONDS=600]
+fuzz: $(PROOF) ## libFuzzer on the decoders of store files, journal and progress [SECONDS=600]
 	$(BIN)/python -m scripts.fuzz.run $(if $(SECONDS),--seconds $(SECONDS))
 
 .PHONY: mutations

@@ -1,1 +1,1 @@
-"""The demo: the flights of a day, and the screenshots."""
+"""The demo: the flights of a day."""

@@ -5,7 +5,6 @@ checkpoint   the same with any text as its checkpoint
 frame        a frame of the body log, and the headers in it
 journal      records of the journal, one per line, and the decisions that they make together
 progress     metadata of a committed offset
-headers      a request's headers, in all spellings: first line the key, then name=value
 
 An input of `store` edits a valid store. All checksums are 0 (`without_checksums`), so that the fuzzer need not find one
 by chance.
@@ -26,9 +25,9 @@ from unittest import mock
 import numpy as np
 
 from bridge.partition.recover import read_checkpoint
-from kafka_timer.headers import CONTROL, MAX_INT64, Claim, Schedule
+from kafka_timer.headers import MAX_INT64
 from schemas.journal import END, CopyInFlight, Decisions, JournalRecord, Wait
-from schemas.profiles import PROFILES, read
+from schemas.profiles import PROFILES
 from schemas.progress import NOTHING_SETTLED, ForeignProgressError, Key, Progress
 from schemas.rules import Rules
 from timer.engines import create_store, open_store
@@ -216,25 +215,6 @@ def _progress(data: bytes) -> None:
         Progress.committed(7, Progress.committed(7, data[:4096].decode("utf-8", "replace")).metadata())
 
 
-def _headers(data: bytes) -> None:
-    key, *lines = data.split(b"\n")
-    parts = [line.partition(b"=") for line in lines]
-    headers = [(name.decode("utf-8", "replace"), value if parting else None) for name, parting, value in parts]
-    match read(headers, START_MS, RULES, key or None, None if len(data) % 2 else b"value"):
-        case Schedule(target=target, due_ms=due_ms) | Claim(schedule=Schedule(target=target, due_ms=due_ms)):
-            assert target.isascii()
-            assert due_ms >= 0
-    assert unpack_headers(pack_headers(headers)[0]) == headers
-
-
-def _header_seeds() -> Iterator[bytes]:
-    for value in (b"5", b"orders", b"cancel", b"2026-12-24T18:00:00Z", b"99999999999999999999", b"", b"-1", b"a+b"):
-        for profile in PROFILES.values():
-            yield b"key\n" + b"\n".join(name.encode() + b"=" + value for name in sorted(profile.control))
-        for name in sorted(CONTROL):
-            yield b"\ntimer-topic=orders\ntimer-delay-ms=5\n" + name.encode() + b"=" + value
-
-
 TARGETS = {
     "store": Target(lambda data: _look_into(edited(data)), _store_seeds),
     "checkpoint": Target(
@@ -244,5 +224,4 @@ TARGETS = {
     "frame": Target(_frame, lambda: (frame for n in sound() if n.startswith("body/") for frame in frames(sound()[n]))),
     "journal": Target(_journal, _journal_seeds),
     "progress": Target(_progress, lambda: (p.metadata().encode() for p in (Progress(7, Key(START_MS, 3), 2, 99),))),
-    "headers": Target(_headers, _header_seeds),
 }
