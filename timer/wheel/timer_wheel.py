@@ -123,8 +123,14 @@ class Wheel:
     def _free_or_own(self, times: Ints) -> tuple[Ints, Rows]:
         """Return the places and a copy of the slots of `times`, which are ascending and distinct."""
         index = times % self._slots
-        self.allocate(index // EXTENT_SLOTS)
-        slots = self._table[index]
+        extents = index // EXTENT_SLOTS
+        known = self._is_used[extents]
+        if known.all():
+            slots = self._table[index]
+        else:  # slots of a new extent are all zeros: a rebuild that reads them touches each page twice
+            self.allocate(extents)
+            slots = np.zeros(len(index), SLOT)
+            slots[known] = self._table[index[known]]
         taken = (slots["num"] > 0) & (slots["time"] != times)
         spans_a_lap = int(times[-1]) - int(times[0]) >= self._slots  # they are sorted
         if taken.any() or (spans_a_lap and len(np.unique(index)) != len(index)):
