@@ -59,7 +59,7 @@ READER_MUSTS = {
     "auto.offset.reset": "error",
 }
 PRODUCER = {
-    # Batches are larger, and the records wait for an answer of the coordinator meanwhile. The commit sends the rest.
+    # Larger batches cost brokers less. Records wait for the coordinator anyway, and a flush sends the rest.
     "linger.ms": 5,
     "batch.num.messages": 10_000,
     # The wait before a retry if the broker still completes the last transaction.

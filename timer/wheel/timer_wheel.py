@@ -127,7 +127,7 @@ class Wheel:
         known = self._is_used[extents]
         if known.all():
             slots = self._table[index]
-        else:  # slots of a new extent are all zeros: a rebuild that reads them touches each page twice
+        else:  # slots of a new extent are all zeros, and a rebuild that reads them has two page faults for each page
             self.allocate(extents)
             slots = np.zeros(len(index), SLOT)
             slots[known] = self._table[index[known]]
