@@ -119,14 +119,7 @@ class Admission:
         began_ms, began_cpu_ms = now_ms(), cpu_ms()
         most_ms = min(_MOST_WAIT * _PARTITION_MS, self._turn_ends_ms - began_ms)
         most_cpu_ms = min(_PARTITION_MS, self._turn_cpu_ends_ms - began_cpu_ms)
-
-        def is_over(part: float) -> bool:
-            elapsed_ms = now_ms() - began_ms  # at least the CPU time, which is ten times as dear to read
-            return elapsed_ms >= part * most_cpu_ms and (
-                elapsed_ms >= part * most_ms or cpu_ms() - began_cpu_ms >= part * most_cpu_ms
-            )
-
-        return is_over
+        return lambda part: cpu_ms() - began_cpu_ms >= part * most_cpu_ms or now_ms() - began_ms >= part * most_ms
 
     def _no_room(self, opened: AssignedPartition) -> str:
         """Return why the disk has no room for bodies; empty if it has."""

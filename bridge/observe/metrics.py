@@ -11,12 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
 from typing import NamedTuple, get_args
 
 import numpy as np
 import prometheus_client
-from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
 from bridge.observe.metric_types import NAMESPACE, BatchHistogram, TopicLabels
@@ -28,8 +26,6 @@ from bridge.ports import Aborted, AbortReason, Committed, Ownership
 from kafka_timer.origin import TimerPartition
 from schemas.receipts import Kind
 from timer.format.body import Body
-
-_TARGET, _DUE_MS = attrgetter("target"), attrgetter("due_ms")
 
 MAX_TARGETS = 100
 """Target topics with their own label."""
@@ -241,21 +237,20 @@ class Metrics:
 
     def _count_deliveries(self, parts: list[FrozenDraft], now_ms: int) -> None:
         delivered: list[Body] = []
+        at_ms: list[int] = []
         waited: list[bool] = []
-        at_ms: list[NDArray[np.int64]] = []
         for frozen in parts:
-            bodies, parked, waiting = frozen.draft.bodies, frozen.draft.parked, frozen.draft.waited_origins
-            if parked:
-                bodies = [body for body in bodies if body.origin_offset not in parked]
+            draft = frozen.draft
+            bodies = [body for body in draft.bodies if body.origin_offset not in draft.parked]
             delivered += bodies
-            waited += [body.origin_offset in waiting for body in bodies] if waiting else [False] * len(bodies)
-            at_ms.append(np.full(len(bodies), frozen.at_ms))
+            at_ms += [frozen.at_ms] * len(bodies)
+            waited += [body.origin_offset in draft.waited_origins for body in bodies]
         if not delivered:
             return
-        for target, count in self.targets.sums(Counter(map(_TARGET, delivered))).items():
+        for target, count in self.targets.sums(Counter(body.target for body in delivered)).items():
             self.deliveries.labels(target).inc(count)
-        due_ms = np.fromiter(map(_DUE_MS, delivered), np.int64, len(delivered))
-        late_s = np.maximum(np.concatenate(at_ms) - due_ms, 0) / 1000
+        due_ms = np.array([body.due_ms for body in delivered])
+        late_s = np.maximum(np.array(at_ms) - due_ms, 0) / 1000
         has_waited = np.array(waited, np.bool_)
         self.lateness_seconds.observe(late_s[~has_waited])
         self.waited_seconds.observe(late_s[has_waited])

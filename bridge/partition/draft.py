@@ -57,7 +57,6 @@ _EXPIRES = EXPIRE_MS.encode()
 _BATCH_BYTES = 128
 """Upper bound for the batch around a copy."""
 _KIND = itemgetter(ReceiptDraft._fields.index("kind"))
-_ORIGIN = itemgetter(Body._fields.index("origin_offset"))
 _OURS_SINCE = Refusal("bad-target", "its target has become the bridge's own topic since: send it to another")
 TOO_LARGE_TO_WAIT = Refusal(
     "too-large",
@@ -202,7 +201,7 @@ class Draft:
 
     def only_ordered_releases(self, below: int) -> bool:
         """True if it holds only timers of requests below this offset that leave in their order."""
-        return not self.copies and not self.decisions and max(map(_ORIGIN, self.bodies), default=-1) < below
+        return not self.copies and not self.decisions and all(body.origin_offset < below for body in self.bodies)
 
     # -- requests
 
@@ -223,9 +222,7 @@ class Draft:
         """Add deliveries, or copies of timers that are not due yet."""
         is_limited = not self.limits.is_open
         for body in bodies:
-            if body.plain and not (body.rolls or is_limited) and body.due_ms <= now_ms:
-                self._add_delivery(body)  # fast path: nearly all of a burst
-            elif body.due_ms <= now_ms:
+            if body.due_ms <= now_ms:
                 if body.rolls and body.due_ms < body.timestamp_ms:  # the copy came too late: its timer was paused
                     self.waited_origins.add(body.origin_offset)
                 is_delivered = self._deliver(body, now_ms)

@@ -112,7 +112,7 @@ def test_requests_of_a_quiet_topic_are_taken_in_soon_beside_a_flood_of_three_oth
 
 
 @pytest.mark.parametrize("sent", [400, 2_000])
-@pytest.mark.parametrize(("shares", "least"), [(1, 130), (3, 400), (1000, 400)])
+@pytest.mark.parametrize(("shares", "least"), [(1, 150), (3, 400), (1000, 400)])
 def test_a_turn_takes_in_many_requests_of_a_long_backlog_on_a_busy_processor(
     shares: int, least: int, sent: int
 ) -> None:
