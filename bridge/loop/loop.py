@@ -47,9 +47,7 @@ _TRANSACTION_WAIT_MS = 10
 TURN_MS = 80
 """Time of a turn for timers that leave, without waits for transactions in flight. Intake has its own (admission.py)."""
 FLOODED_TURN_MS = 320
-"""The same if all partitions have more timers due than leave: nobody waits for a short turn, and large transactions are
-cheaper.
-"""
+"""The same while all partitions have more timers due: none waits for a short turn, and large transactions cost less."""
 LEAST_TIMERS = 32
 
 
@@ -225,9 +223,9 @@ class Bridge:
         group = self._publish(now_ms)  # 4, 5
         is_full = any(each.is_full for each in group)
         took_ms = self._clock.now_ms() - self._pipeline.waited_ms - admitted_ms + now_ms - began_ms
-        if group:
-            opened = self._partitions.open
-            self._pace.adapt(took_ms, len(opened), sum(each.is_full for each in opened.values()))
+        if group:  # else all have a transaction in flight, which says nothing of the pace
+            full = sum(each.is_full for each in self._partitions.open.values())
+            self._pace.adapt(took_ms, len(self._partitions.open), full)
         self._pipeline.reap()
         self._is_busy = is_full or self._pipeline.oldest_ms < now_ms
         if self._breakers or self._status.unavailable_targets:

@@ -316,7 +316,10 @@ class ReleaseQueue:
         return min(times, default=None)
 
     def _take_waiting(self, hash_: int, turn: _Turn) -> Due:
-        """Take the timers that may leave, and those that must roll. hash_: of a blocked target, or _OUT_OF_ORDER."""
+        """Take the timers that may leave and the timers that must roll.
+
+        hash_: topic hash of a blocked target, or _OUT_OF_ORDER.
+        """
         if hash_ == _OUT_OF_ORDER:
             return self._take_out_of_order(turn)
         blocked = self.blocked[hash_]

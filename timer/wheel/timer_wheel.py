@@ -124,13 +124,9 @@ class Wheel:
         """Return the places and a copy of the slots of `times`, which are ascending and distinct."""
         index = times % self._slots
         extents = index // EXTENT_SLOTS
-        known = self._is_used[extents]
-        if known.all():
-            slots = self._table[index]
-        else:  # slots of a new extent are all zeros, and a rebuild that reads them has two page faults for each page
-            self.allocate(extents)
-            slots = np.zeros(len(index), SLOT)
-            slots[known] = self._table[index[known]]
+        slots, known = np.zeros(len(index), SLOT), self._is_used[extents]
+        slots[known] = self._table[index[known]]  # others are zeros: a read costs a page fault before the write's
+        self.allocate(extents)
         taken = (slots["num"] > 0) & (slots["time"] != times)
         spans_a_lap = int(times[-1]) - int(times[0]) >= self._slots  # they are sorted
         if taken.any() or (spans_a_lap and len(np.unique(index)) != len(index)):
