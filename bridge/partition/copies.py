@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bridge.partition.options import has_passed
 from bridge.partition.request import absolute_headers, occurrence_of
 from bridge.ports import Outgoing, Record
 from kafka_timer.headers import OCCURRENCE, ORIGIN, ROLLS, SAFE_DIGITS, SCHEDULED_MS, Claim
@@ -87,7 +86,6 @@ class CopiesInFlight:
         self._partition = partition
         self._flights: dict[int, CopyInFlight] = {}
         self._by_id: dict[str, set[int]] = {}
-        self._rolled_ms: dict[int, int] = {}
         self._unpublished: set[int] = set()
         """Copies that are not published yet. No record can be one of them."""
         self.ended: set[int] = set()
@@ -130,11 +128,6 @@ class CopiesInFlight:
         number = int(digits) if digits.isdigit() and len(digits) <= SAFE_DIGITS else -1
         return number if number >= 0 and origin(self._partition, number) == name else None
 
-    def was_rolled_within(self, flight: CopyInFlight, span_ms: int, now_ms: int) -> bool:
-        """True if this process rolled the copy within the last `span_ms` of its clock."""
-        rolled_ms = self._rolled_ms.get(flight.origin_offset)
-        return rolled_ms is not None and not has_passed(rolled_ms, now_ms, span_ms)
-
     def with_id(self, id_: bytes) -> list[CopyInFlight]:
         """Return the copies under `id_` whose timer has not ended."""
         if not self._by_id:  # nearly always, and the hash is expensive
@@ -152,12 +145,15 @@ class CopiesInFlight:
         self.depart([flight])
         self._unpublished.add(flight.origin_offset)
 
-    def depart(self, flights: Iterable[CopyInFlight], now_ms: int | None = None) -> None:
-        """Add copies. now_ms: the time of the bridge's clock, if this process rolls them now."""
+    def publish(self, flights: Iterable[CopyInFlight]) -> None:
+        """Add copies that the transaction in flight publishes, staged ones too."""
         for flight in flights:
-            if now_ms is not None:
-                self._rolled_ms[flight.origin_offset] = now_ms
-                self._unpublished.discard(flight.origin_offset)
+            self._unpublished.discard(flight.origin_offset)
+            self.depart([flight])
+
+    def depart(self, flights: Iterable[CopyInFlight]) -> None:
+        """Add copies, or replace them by those with another due time."""
+        for flight in flights:
             self._flights[flight.origin_offset] = flight
             self._unread.discard(flight.origin_offset)
             if flight.id_hash:
@@ -167,7 +163,6 @@ class CopiesInFlight:
         """Remove copies that were read, by origin offset and rolls."""
         for origin_offset, _ in landed:
             flight = self._flights.pop(origin_offset)
-            self._rolled_ms.pop(origin_offset, None)
             self._unread.discard(origin_offset)
             self.ended.discard(origin_offset)
             if flight.id_hash:

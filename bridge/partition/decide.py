@@ -8,7 +8,7 @@
     key <= K, wake-up time <= now    -> overdue: leaves in the transaction that moves C past it
     key <= K, its target waits       -> out of order ("held"), until it may leave
     key <= K, wake-up time >  now    -> out of order: the clock went back below K; stored, named in the journal
-    a copy that would roll again at once -> out of order, for a cooldown (timer.schedule.queues)
+    a copy that would roll again soon -> out of order, for a cooldown (timer.schedule.queues)
 
 One rule for ids: a request with an id ends the earlier pending timer with that id. A schedule then takes its place; a
 cancel does not. Timers to release are chosen after intake, and a request that names a timer of a transaction in flight
@@ -267,13 +267,13 @@ class BatchIntake:
         self._new_targets.add(target)
         return False
 
-    def _place(self, body: Body, visit: int, flight: CopyInFlight | None = None) -> None:
+    def _place(self, body: Body, visit: int, *, is_copy: bool = False) -> None:
         """Put the timer, perhaps a copy, into the store, or let it leave at once if it is overdue."""
         if self._counts_bytes:
             self._bytes_left -= frame_size(body)
-        if flight is not None and self._must_cool_down(flight, visit):
-            wake_ms = self._now_ms + roll_cooldown_ms(self._window_ms)
-            self.hold(body, min(wake_ms, body.due_ms, body.timestamp_ms + MAX_DELAY_MS))
+        cool_ms = self._now_ms + roll_cooldown_ms(self._window_ms)
+        if is_copy and visit < min(cool_ms, body.due_ms) and body.due_ms > self._now_ms:
+            self.hold(body, min(cool_ms, body.due_ms, body.timestamp_ms + MAX_DELAY_MS))
         elif self.queue.is_unreleased(body.target, (visit, body.origin_offset)):
             self.store(body, visit)
         elif visit <= self._now_ms and not self._must_wait(body.target):
@@ -381,13 +381,7 @@ class BatchIntake:
         if flight.due_ms != schedule.due_ms:  # moved while it was in flight
             self.roll(body, flight.due_ms)
         else:
-            self._place(body, visit_ms(schedule.due_ms, record.timestamp_ms, self._window_ms), flight)
-
-    def _must_cool_down(self, flight: CopyInFlight, visit: int) -> bool:
-        """True if the copy would roll again within the cooldown, because our clock is ahead of the brokers'."""
-        cooldown_ms = roll_cooldown_ms(self._window_ms)
-        is_soon = visit < min(self._now_ms + cooldown_ms, flight.due_ms) and flight.due_ms > self._now_ms
-        return is_soon and self.flights.was_rolled_within(flight, cooldown_ms, self._now_ms)
+            self._place(body, visit_ms(schedule.due_ms, record.timestamp_ms, self._window_ms), is_copy=True)
 
     # -- changes of the batch
 

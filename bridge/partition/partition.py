@@ -372,7 +372,7 @@ class Partition:
         self._frozen = FrozenDraft(draft, progress, journal, at_ms, ids, 0 if lags else self._requests)
         self._frozen.make_records()
         self._frozen_waits, self.frozen_ms, self._must_claim = waits, now_ms, False
-        self.flights.depart(draft.decisions.rolled, now_ms)
+        self.flights.publish(draft.decisions.rolled)
         if not lags:
             self._requests, self._dirty_since_ms, self._is_caught_up = 0, None, is_caught_up
         return self._frozen
@@ -404,7 +404,7 @@ class Partition:
 
     def recheck(self, frozen: FrozenDraft, now_ms: int) -> None:
         """Prepare an aborted draft for its retry: reject timers that have expired meanwhile."""
-        self.flights.depart(frozen.retry(now_ms))  # due, so they need no roll cooldown
+        self.flights.depart(frozen.retry(now_ms))
 
     def _journal(self, draft: Draft, progress: Progress, waits: tuple[Wait, ...]) -> JournalRecord | None:
         """Return the decisions that (C, K) cannot express; None if there are none and nothing was read."""

@@ -43,7 +43,7 @@ def most_wait_ms(window_ms: int) -> int:
 
 
 def roll_cooldown_ms(window_ms: int) -> int:
-    """Return the time in which a timer does not roll again, an eighth of the window.
+    """Return the time in which a copy that was read does not roll again, an eighth of the window.
 
     Otherwise a clock ahead of the brokers' by a window would roll it without end: the wake-up time of a copy is counted
     from the brokers' timestamp.

@@ -627,7 +627,7 @@ class Oracle:
             self._refuse(commit, entry, "not-ours")
             return
         self.counts["forged taken"] += entry.transaction is None
-        rolled_ms = book.flights.pop(place).timestamp_ms
+        del book.flights[place]
         origin, rolls = place
         timer = book.timers.get(origin)
         if timer is None:
@@ -636,7 +636,7 @@ class Oracle:
         timer.entry, timer.rolls, timer.key = entry, rolls, _key(timer.due_ms, entry, origin, note)
         timer.is_fresh, timer.is_held, timer.is_flying, timer.read_ms = True, False, False, self._begun_ms
         timer.was_leaving = False
-        timer.may_rest = _may_rest(timer, rolled_ms, note)
+        timer.may_rest = _may_rest(timer, note)
         if timer.due_ms != timer.copy_due_ms:
             timer.moved_ms, timer.must_go_round = {timer.due_ms}, True
         self.counts["may rest"] += timer.may_rest
@@ -893,10 +893,9 @@ def _is_old(commit: Commit, timer: TrackedTimer, entry: Entry) -> bool:
     return timer.wish.target in commit.book.may_be_old and entry.timestamp_ms >= old_ms
 
 
-def _may_rest(timer: TrackedTimer, rolled_ms: int, note: Note) -> bool:
+def _may_rest(timer: TrackedTimer, note: Note) -> bool:
     rest_ms = note.options.rules.roll_window_ms // 8
-    is_soon = timer.key.visit_ms < min(note.highest_ms + rest_ms, timer.due_ms)
-    return is_soon and note.lowest_ms < rolled_ms + rest_ms and timer.due_ms > note.lowest_ms
+    return timer.key.visit_ms < min(note.highest_ms + rest_ms, timer.due_ms) and timer.due_ms > note.lowest_ms
 
 
 def _target(entry: Entry) -> str:
