@@ -166,6 +166,7 @@ class BatchIntake:
         self._new_targets: set[str] = set()
         """Targets with a rate that had no pending timer before this batch."""
         self._window_ms = options.rules.roll_window_ms
+        self._cool_ms = now_ms + roll_cooldown_ms(self._window_ms)
         self._counts_bytes = options.max_pending_bytes is not None
         self._confirms = is_sent("accepted", options.receipts)
 
@@ -271,9 +272,8 @@ class BatchIntake:
         """Put the timer, perhaps a copy, into the store, or let it leave at once if it is overdue."""
         if self._counts_bytes:
             self._bytes_left -= frame_size(body)
-        cool_ms = self._now_ms + roll_cooldown_ms(self._window_ms)
-        if is_copy and visit < min(cool_ms, body.due_ms) and body.due_ms > self._now_ms:
-            self.hold(body, min(cool_ms, body.due_ms, body.timestamp_ms + MAX_DELAY_MS))
+        if is_copy and visit < min(self._cool_ms, body.due_ms) and body.due_ms > self._now_ms:
+            self.hold(body, min(self._cool_ms, body.due_ms, body.timestamp_ms + MAX_DELAY_MS))
         elif self.queue.is_unreleased(body.target, (visit, body.origin_offset)):
             self.store(body, visit)
         elif visit <= self._now_ms and not self._must_wait(body.target):
