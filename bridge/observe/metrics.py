@@ -10,14 +10,14 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import numpy as np
-import prometheus_client
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client import Counter as PrometheusCounter
+from prometheus_client.metrics import MetricWrapperBase
 
-from bridge.observe.metric_types import NAMESPACE, BatchHistogram, TopicLabels
+from bridge.observe.metric_types import HELP, NAMESPACE, BatchHistogram, TopicLabels
 from bridge.observe.pause_reasons import COUNTED
 from bridge.observe.recent_traffic import TrafficMeter
 from bridge.partition.draft import FrozenDraft
@@ -26,6 +26,8 @@ from bridge.ports import Aborted, AbortReason, Committed, Ownership
 from kafka_timer.origin import TimerPartition
 from schemas.receipts import Kind
 from timer.format.body import Body
+
+Made = TypeVar("Made", bound=MetricWrapperBase)
 
 MAX_TARGETS = 100
 """Target topics with their own label."""
@@ -73,107 +75,36 @@ class Metrics:
         self.spans: Callable[[FrozenDraft, int], None] | None = None
         """Makes the spans of a committed transaction (bridge.observe.tracing)."""
         self.registry = CollectorRegistry()
-        counter = partial(prometheus_client.Counter, namespace=NAMESPACE, registry=self.registry)
-        gauge = partial(prometheus_client.Gauge, namespace=NAMESPACE, registry=self.registry)
-        histogram = partial(prometheus_client.Histogram, namespace=NAMESPACE, registry=self.registry)
 
-        self.requests = counter(
-            "requests",
-            "Requests taken in, by timer `topic`, without the bridge's own copies. Compare with those that are sent.",
-            ["topic"],
-        )
-        self.deliveries = counter(
-            "deliveries",
-            "Timers delivered, by `target` topic: the first 100 of a process by name, all others as `other`.",
-            ["target"],
-        )
-        self.refused = counter(
-            "refused", "Requests rejected at intake, by `code`. The sender has to fix them (docs/headers.md).", ["code"]
-        )
-        self.parked = counter(
-            "parked",
-            "Due timers rejected, by `code`. Fix the target topic (docs/headers.md), then run `timer-bridge redrive`.",
-            ["code"],
-        )
-        self.receipts = counter(
-            "receipts",
-            "Receipts sent, by `kind`. Many `too-late`, `not-found`: cancels are late, or go to another partition.",
-            ["kind"],
-        )
-        self.lateness_seconds = BatchHistogram(
-            "lateness_seconds",
-            "Time from due time to release, without timers of `waited_seconds`. If high: see operations.md.",
-            (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 3600),
-            self.registry,
-        )
-        self.waited_seconds = BatchHistogram(
-            "waited_seconds",
-            "Time from due time to release, of timers that waited: they or their target topic were paused, or it was"
-            " over its rate or unavailable (timer-topics.md).",
-            (1, 10, 60, 300, 900, 3600, 14_400, 86_400, 604_800),
-            self.registry,
-        )
-        self.transaction_seconds = histogram(
-            "transaction_seconds",
-            "Time from begin to commit, when consumers see the records. If long: check brokers and quotas.",
-            buckets=(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60),
-        )
-        self.transaction_aborts = counter(
-            "transaction_aborts",
-            "Aborted and retried transactions, by `reason`: a topic `refused` a record,"
-            " the group fenced a `stale-member`, or a passing `fault`. Steady faults: check brokers and log.",
-            ["reason"],
-        )
-        self.transaction_retries = counter("transaction_retries", "Aborted transactions that were sent again.")
-        self.clock_jumps = counter(
-            "clock_jumps",
-            "Jumps of this machine's clock by more than a minute: timers leave by it. Synchronize it (NTP).",
-        )
-        self.rolled = counter(
-            "rolled", "Copies written to timer topics, of timers that roll or were moved: the cost of long delays."
-        )
-        self.landed = counter("landed", "Copies read again from timer topics. Follows `rolled`.")
-        self.rebalances = counter(
-            "rebalances",
-            "Rebalances. Steady increase: instances come and go, or turns take longer than the session timeout.",
-        )
-        self.moved_partitions = counter(
-            "moved_partitions",
-            "Partitions by `change`: `assigned`, `revoked`, or `lost`, as this instance missed the session timeout.",
-            ["change"],
-        )
-        self.recovery_seconds = histogram(
-            "recovery_seconds",
-            "Time from the assignment of a partition until its timers run. If long: see `recovery_work`.",
-            buckets=(0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800),
-        )
-        self.recovery_work = counter(
-            "recovery_work",
-            "Timers and requests read by recoveries, by `source`: the local `directory`, or `kafka` alone. If `kafka`"
-            " grows: keep the data directory over a restart; the log says why not.",
-            ["source"],
-        )
-        self.undecided_recoveries = counter(
-            "undecided_recoveries",
-            "Recoveries that waited for an open transaction of the former owner, by timer `topic`. If the partition"
-            " stays `recovering`: run `kafka-transactions.sh find-hanging` (docs/design/transactions.md).",
-            ["topic"],
-        )
-        self.pauses = counter("pauses", "Pauses of intake, by `reason`. See `paused_partitions`.", ["reason"])
-        self.topic_partitions = gauge(
-            "topic_partitions",
-            "Partitions of each timer `topic` at the start. If it has grown: restart the instances one by one.",
-            ["topic"],
-        )
-        self.retention_seconds = gauge(
-            "retention_seconds",
-            "`retention.ms` of each timer and journal `topic`, checked every 10 minutes; +Inf is unlimited. Keep it"
-            " above `needed_retention_seconds`: a lost disk is rebuilt from them.",
-            ["topic"],
-        )
-        self.needed_retention_seconds = gauge(
-            "needed_retention_seconds", "The shortest retention that is safe: three roll windows."
-        )
+        def make(kind: type[Made], name: str, *labels: str, **more: Any) -> Made:
+            return kind(name, HELP[name], labels, namespace=NAMESPACE, registry=self.registry, **more)
+
+        self.requests = make(PrometheusCounter, "requests", "topic")
+        self.deliveries = make(PrometheusCounter, "deliveries", "target")
+        self.refused = make(PrometheusCounter, "refused", "code")
+        self.parked = make(PrometheusCounter, "parked", "code")
+        self.receipts = make(PrometheusCounter, "receipts", "kind")
+        lateness_s = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 3600)
+        self.lateness_seconds = BatchHistogram("lateness_seconds", lateness_s, self.registry)
+        waited_s = (1, 10, 60, 300, 900, 3600, 14_400, 86_400, 604_800)
+        self.waited_seconds = BatchHistogram("waited_seconds", waited_s, self.registry)
+        transaction_s = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+        self.transaction_seconds = make(Histogram, "transaction_seconds", buckets=transaction_s)
+        self.transaction_aborts = make(PrometheusCounter, "transaction_aborts", "reason")
+        self.transaction_retries = make(PrometheusCounter, "transaction_retries")
+        self.clock_jumps = make(PrometheusCounter, "clock_jumps")
+        self.rolled = make(PrometheusCounter, "rolled")
+        self.landed = make(PrometheusCounter, "landed")
+        self.rebalances = make(PrometheusCounter, "rebalances")
+        self.moved_partitions = make(PrometheusCounter, "moved_partitions", "change")
+        recovery_s = (0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800)
+        self.recovery_seconds = make(Histogram, "recovery_seconds", buckets=recovery_s)
+        self.recovery_work = make(PrometheusCounter, "recovery_work", "source")
+        self.undecided_recoveries = make(PrometheusCounter, "undecided_recoveries", "topic")
+        self.pauses = make(PrometheusCounter, "pauses", "reason")
+        self.topic_partitions = make(Gauge, "topic_partitions", "topic")
+        self.retention_seconds = make(Gauge, "retention_seconds", "topic")
+        self.needed_retention_seconds = make(Gauge, "needed_retention_seconds")
         # A series that starts at 0 shows its first event as an increase.
         for labelled, values in (
             (self.refused, REFUSALS),

@@ -12,7 +12,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from bridge.observe.metric_types import NAMESPACE, TopicLabels, gauge, label_gauge, partition_gauge
+from bridge.observe.metric_types import HELP, NAMESPACE, TopicLabels, gauge, label_gauge, partition_gauge
 from bridge.observe.metrics import Metrics
 from bridge.observe.pause_reasons import COUNTED
 from bridge.observe.status import Phase, Status
@@ -76,102 +76,28 @@ class Exposition(Collector):
         lags, hanging, committed_ms = metrics.lags, metrics.hanging_transactions, metrics.last_commit_ms
         phases = Counter(each.phase for each in status.partitions().values())
         paused = Counter(status.pauses.counted().values())
-        yield gauge(
-            "last_transaction_timestamp_seconds",
-            "Begin of the last committed transaction; an idle bridge makes none. If old while there is work: the log"
-            " says which broker the bridge waits for.",
-            None if committed_ms is None else committed_ms / 1000,
-        )
-        yield label_gauge(
-            "partitions",
-            "Partitions that this instance owns, by `phase`: `running`, `recovering` (if for long, see"
-            " `recovery_work`) or `paused` (intake only, and not for a rate: see `paused_partitions`).",
-            ["phase"],
-            {(phase,): phases[phase] for phase in get_args(Phase)},
-        )
+        yield gauge("last_transaction_timestamp_seconds", None if committed_ms is None else committed_ms / 1000)
+        yield label_gauge("partitions", ["phase"], {(phase,): phases[phase] for phase in get_args(Phase)})
+        yield partition_gauge("partition_owned", dict.fromkeys(status.partitions(), 1))
+        yield partition_gauge("standby_age_seconds", status.standby_ages_s())
+        yield partition_gauge("lag_offsets", {partition: each.lag for partition, each in lags.items()})
+        yield partition_gauge("open_transaction_offsets", {partition: each.hidden for partition, each in lags.items()})
+        open_s = {partition: (each.seen_ms - each.since_ms) / 1000 for partition, each in hanging.items()}
+        yield partition_gauge("hanging_transaction_seconds", dict.fromkeys(lags, 0.0) | open_s)
+        yield partition_gauge("undecodable_offset", status.pauses.undecodable)
+        yield label_gauge("paused_partitions", ["reason"], {(reason,): paused[reason] for reason in COUNTED})
+        throttle = "broker_throttle_seconds"
+        yield CounterMetricFamily(f"{NAMESPACE}_{throttle}", HELP[throttle], status.throttled_s)
+        yield partition_gauge("lost_to_retention_offsets", metrics.lost_to_retention)
         yield partition_gauge(
-            "partition_owned",
-            "1 for each `topic` and `partition` that this instance owns. If no instance does: start one.",
-            dict.fromkeys(status.partitions(), 1),
+            "clock_skew_seconds", {partition: skew_ms / 1000 for partition, skew_ms in metrics.clock_skew_ms.items()}
         )
-        yield partition_gauge(
-            "standby_age_seconds",
-            "How long ago a standby had all that was committed, by `topic` and `partition`. If it grows: raise"
-            " `standby_cpu_percent`, or see the log.",
-            status.standby_ages_s(),
-        )
-        yield partition_gauge(
-            "lag_offsets",
-            "Offsets not read yet, markers included, by `topic` and `partition`. Checked every 15 s. Alert and scale on"
-            " it, not on the group's lag, which is higher by design. If it grows: intake is paused, a sender has a"
-            " transaction open, or an instance is missing.",
-            {partition: each.lag for partition, each in lags.items()},
-        )
-        yield partition_gauge(
-            "open_transaction_offsets",
-            "Offsets that an open transaction of a sender hides, by `topic` and `partition`. Checked every 15 s. See"
-            " `hanging_transaction_seconds`.",
-            {partition: each.hidden for partition, each in lags.items()},
-        )
-        yield partition_gauge(
-            "hanging_transaction_seconds",
-            "How long the same transaction of a sender has been open, by `topic` and `partition`, or 0. Checked every"
-            " 15 s. Find the sender, or abort it: `kafka-transactions.sh find-hanging`, then `abort`.",
-            dict.fromkeys(lags, 0.0)
-            | {partition: (each.seen_ms - each.since_ms) / 1000 for partition, each in hanging.items()},
-        )
-        yield partition_gauge(
-            "undecodable_offset",
-            "Offset of a record that the Kafka client cannot decode, by `topic` and `partition`. No later record is"
-            " read. Run `timer-bridge skip TOPIC PARTITION OFFSET` (operations.md, TimerBridgeUndecodableRecord).",
-            status.pauses.undecodable,
-        )
-        yield label_gauge(
-            "paused_partitions",
-            "Partitions whose intake is paused, by `reason`: `disk` (free some space), `wheel` or `held` is full"
-            " (operations.md), `rate` is max_requests_per_s, `undecodable` is a record. Stored timers still leave.",
-            ["reason"],
-            {(reason,): paused[reason] for reason in COUNTED},
-        )
-        yield CounterMetricFamily(
-            f"{NAMESPACE}_broker_throttle_seconds",
-            "Delays by brokers' quotas, summed over all clients. Raise the quotas of the bridge's user.",
-            status.throttled_s,
-        )
-        yield partition_gauge(
-            "lost_to_retention_offsets",
-            "Offsets from the oldest pending timer on that Kafka has deleted, by `topic` and `partition`. Checked"
-            " every 10 minutes. Raise retention.ms now and keep the disk: it has the only copy of these timers.",
-            metrics.lost_to_retention,
-        )
-        yield partition_gauge(
-            "clock_skew_seconds",
-            "How far the clock of the journal's broker is ahead of ours, at least, by `topic` and `partition`;"
-            " negative if ours is ahead. Checked every 15 s. Synchronize all clocks (NTP): timers leave by the bridge's"
-            " clock, delays count from the broker's.",
-            {partition: skew_ms / 1000 for partition, skew_ms in metrics.clock_skew_ms.items()},
-        )
-        yield gauge(
-            "max_clock_skew_seconds",
-            "Limit of `clock_skew_seconds`. A larger skew is logged as a warning.",
-            limits.max_clock_skew_ms / 1000,
-        )
-        yield gauge(
-            "disk_min_free_bytes",
-            "Setting `min_free_bytes`. Intake pauses below it, or below half of it for a topic with a small store.",
-            limits.min_free_bytes,
-        )
-        yield gauge("live", "1 while `/health/live` answers 200. If 0: restart the process.", not status.live().reason)
-        yield gauge(
-            "ready", "1 while `/health/ready` answers 200. If 0: it gives the reason.", not status.ready().reason
-        )
-        yield gauge(
-            "silence_seconds",
-            "Time since a turn of the loop ended or a wait for a broker was reported; metrics of the stores are as"
-            " old. Above 60 without a recovery: the loop hangs.",
-            status.silence_s(),
-        )
-        yield label_gauge("build_info", "1, with the `version` of the bridge.", ["version"], {(limits.version,): 1})
+        yield gauge("max_clock_skew_seconds", limits.max_clock_skew_ms / 1000)
+        yield gauge("disk_min_free_bytes", limits.min_free_bytes)
+        yield gauge("live", not status.live().reason)
+        yield gauge("ready", not status.ready().reason)
+        yield gauge("silence_seconds", status.silence_s())
+        yield label_gauge("build_info", ["version"], {(limits.version,): 1})
 
 
 def _without_others(family: Metric, owned: set[tuple[str, str]]) -> Metric:
@@ -230,75 +156,25 @@ def store_metrics(
     next_due_s = min(dues_ms) / 1000 if dues_ms and not any(answers) else None
     return [
         label_gauge(
-            "pending_timers",
-            "Pending timers with copies in flight, by `target` topic. See `timer-bridge pending`.",
-            ["target"],
-            {(target,): count for target, count in targets.sums(pending).items()},
+            "pending_timers", ["target"], {(target,): count for target, count in targets.sums(pending).items()}
         ),
         partition_gauge(
             "partition_pending_timers",
-            "Pending timers with copies in flight, by `topic` and `partition`. If uneven: the keys are uneven.",
             {partition: store.pending + rolling[partition] for partition, store in stores.items()},
         ),
-        gauge(
-            "next_due_timestamp_seconds",
-            "First due time of a target topic that is not paused, over its rate or unavailable. Absent without a"
-            " timer, or if the search takes more than 5 ms. In the past by seconds: timers are late.",
-            next_due_s,
-        ),
-        gauge("paused_targets", "Paused target topics. `timer-bridge resume` ends a pause.", len(paused)),
-        label_gauge(
-            "waiting_timers",
-            "Timers that wait for their `target` topic, by `reason`: `paused`, `limited` (over its rate) or"
-            " `unavailable` (it takes no records). Includes those due later in this hour (UTC). If `limited` grows"
-            " steadily: more timers fall due than `max_per_s` allows.",
-            ["target", "reason"],
-            waiting,
-        ),
-        label_gauge(
-            "waiting_since_timestamp_seconds",
-            "Since when the first of the `waiting_timers` has waited, by `target` and `reason`; since its last roll if"
-            " it has rolled meanwhile. If old: resume the target, or raise `max_per_s`.",
-            ["target", "reason"],
-            waiting_since_s,
-        ),
-        label_gauge(
-            "target_unavailable_since_timestamp_seconds",
-            "Since when the `target` topic has taken no records: it has no leader, too few in-sync replicas, or a"
-            " quota that delays records for too long. Restore its brokers; it is tried again at least once a minute.",
-            ["target"],
-            unavailable_since_s,
-        ),
+        gauge("next_due_timestamp_seconds", next_due_s),
+        gauge("paused_targets", len(paused)),
+        label_gauge("waiting_timers", ["target", "reason"], waiting),
+        label_gauge("waiting_since_timestamp_seconds", ["target", "reason"], waiting_since_s),
+        label_gauge("target_unavailable_since_timestamp_seconds", ["target"], unavailable_since_s),
         partition_gauge(
-            "held_timers",
-            "Out-of-order timers, by `topic` and `partition`: a clock was set back, they were just rolled, or they"
-            " were overdue on arrival for a target that waits. Many without that: check `clock_skew_seconds`.",
-            {partition: len(store.release_queue.out_of_order) for partition, store in stores.items()},
+            "held_timers", {partition: len(store.release_queue.out_of_order) for partition, store in stores.items()}
         ),
+        partition_gauge("rolling_timers", rolling),
+        partition_gauge("backlog_requests", {partition: len(owned.backlog) for partition, owned in partitions.items()}),
+        partition_gauge("store_bytes", {partition: store.queries.size_bytes for partition, store in stores.items()}),
         partition_gauge(
-            "rolling_timers",
-            "Copies in flight: written and not read again yet, by `topic` and `partition`. If many: check the lag.",
-            rolling,
+            "pending_bytes", {partition: store.queries.pending_bytes for partition, store in stores.items()}
         ),
-        partition_gauge(
-            "backlog_requests",
-            "Requests that were read and not taken in yet, by `topic` and `partition`. See `paused_partitions`.",
-            {partition: len(owned.backlog) for partition, owned in partitions.items()},
-        ),
-        partition_gauge(
-            "store_bytes",
-            "Size of the logs on disk, by `topic` and `partition`. A file goes when none of its timers is pending.",
-            {partition: store.queries.size_bytes for partition, store in stores.items()},
-        ),
-        partition_gauge(
-            "pending_bytes",
-            "Bytes of pending timers, by `topic` and `partition`, as `max_pending_bytes` counts them. The sum by topic"
-            " shows which one fills the disk: limit it.",
-            {partition: store.queries.pending_bytes for partition, store in stores.items()},
-        ),
-        gauge(
-            "disk_free_bytes",
-            "Free space on the disk of the data directory. Keep it above `disk_min_free_bytes`.",
-            free_bytes,
-        ),
+        gauge("disk_free_bytes", free_bytes),
     ]

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bridge.loop.monitors import skew_ms
 from bridge.loop.tests.test_histories import SMALL, WINDOW_MS, World, ask
-from bridge.observe.metric_types import BatchHistogram
+from bridge.observe.metric_types import HELP, BatchHistogram
 from bridge.observe.metrics import MAX_TARGETS, Hang, Lag, Metrics
 from bridge.observe.prometheus import AlertLimits, Exposition
 from bridge.observe.status import Status
@@ -97,12 +97,13 @@ def test_names_types_labels_and_buckets_are_public() -> None:
         if family.type == "histogram":
             buckets[name] = [float(sample.labels["le"]) for sample in family.samples if "le" in sample.labels][:-1]
     assert found == {key: set(names.split()) for key, names in PUBLIC_NAMES.items()}
+    assert HELP.keys() == {name for names in found.values() for name in names}, "no text of a former metric"
     assert buckets == BUCKETS
 
 
 def test_a_batch_is_counted_with_inclusive_bounds() -> None:
     registry = CollectorRegistry()
-    histogram = BatchHistogram("lateness_seconds", "Lateness.", (0.001, 0.01, 1), registry)
+    histogram = BatchHistogram("lateness_seconds", (0.001, 0.01, 1), registry)
     histogram.observe(np.array([0.0, 0.001, 0.0011, 1.0, 7.0]))
     histogram.observe(np.array([0.5]))
     (family,) = registry.collect()
