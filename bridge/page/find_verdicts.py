@@ -33,12 +33,8 @@ def verdicts(place: str, origins: list[str]) -> list[dict[str, Any]]:
     if system.get_file_info(f"{folder}/requests").type == fs.FileType.Directory:
         return _of_folder(system, folder, origins)
     topics = sorted({origin.rsplit("/", 2)[0] for origin in origins})  # an audit of several has a folder for each
-    return [
-        row
-        for topic in topics
-        if legal_topic(topic.encode())
-        for row in _of_folder(system, f"{folder}/{topic}", origins)
-    ]
+    folders = [f"{folder}/{topic}" for topic in topics if legal_topic(topic.encode())]
+    return [row for each in folders for row in _of_folder(system, each, origins)]
 
 
 def _of_folder(system: fs.FileSystem, folder: str, origins: list[str]) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qs, urlencode
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -28,7 +28,7 @@ from bridge.observe.recent_traffic import MINUTE_MS
 from bridge.page import guard
 from bridge.page.api import requests
 from bridge.page.api.actions import SELECTION_ACTIONS, TIMER_ACTIONS, TOPIC_ACTIONS, Action
-from bridge.page.api.responses import ActedOnSelection, GroupFound, GroupPending, LatestReceipts
+from bridge.page.api.responses import ActedOnSelection, GroupPending
 from bridge.page.api.routes import Api
 from bridge.page.api.timer_requests import SendProgress
 from bridge.page.lookups import AuditTables, SchemaRegistry
@@ -175,24 +175,15 @@ class HtmlPages:
     # -- reads
 
     async def _overview(self, request: Request, caller: Caller) -> Response:
-        asked = _given(request.query_params, "from")
-        span = request.query_params.get("span", "day")
-        if span not in SPANS:
-            span = "day"
+        asked = _given(request.query_params, "from", "span")
+        span = asked["span"] if asked.get("span") in SPANS else "day"
         from_ms = parse_instant_ms(asked["from"]) if "from" in asked else self._now_ms()
         overview = await self._api.reads.overview(caller, Question())
         pending = await self._api.reads.pending(caller, requests.PendingAsked(bucket=SPANS[span].bucket_ms))
-        return self._page(
-            request,
-            "overview.html",
-            overview=overview,
-            pending=pending,
-            next_due_ms=pending.next_due(but=overview.paused_topics),
-            chart=await self._timeline(caller, pending, SPANS[span], from_ms),
-            span=span,
-            spans=SPANS,
-            actions=TOPIC_ACTIONS,
-        )
+        chart = await self._timeline(caller, pending, SPANS[span], from_ms)
+        next_due_ms = pending.next_due(but=overview.paused_topics)
+        values: dict[str, Any] = {"overview": overview, "pending": pending, "next_due_ms": next_due_ms, "chart": chart}
+        return self._page(request, "overview.html", span=span, spans=SPANS, actions=TOPIC_ACTIONS, **values)
 
     async def _timeline(self, caller: Caller, pending: GroupPending, span: Span, from_ms: int) -> Timeline:
         """Return the chart. Minutes take a search of one hour, as counts are kept by the hour."""
@@ -242,7 +233,9 @@ class HtmlPages:
         shown = [await self._value_text(timer.value) for timer in found.timers]
         values: dict[str, Any] = {"asked": asked, "found": found, "shown": shown, "actions": TIMER_ACTIONS}
         if history is not None and self._audit_tables is not None:
-            values["audited"] = await self._audit_tables.verdicts_of(_origins(asked, found, history))
+            told = (asked.get("origin"), *(each.origin for each in history.receipts))
+            origins = {*filter(None, told), *(timer.origin_text for timer in found.timers)}
+            values["audited"] = await self._audit_tables.verdicts_of(origins)
         return self._page(request, "timer.html", status, history=history, **values)
 
     async def _search(self, request: Request, caller: Caller) -> Response:
@@ -376,12 +369,9 @@ async def _form(request: Request, max_bytes: int = guard.MAX_BODY_BYTES) -> dict
     """Parse a form; fields with the same name become lines of one text. Raises HTTPException."""
     body = await guard.body_of(request, max_bytes)
     try:
-        pairs = parse_qsl(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=_MAX_FIELDS)
+        found = parse_qs(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=_MAX_FIELDS)
     except ValueError:
         raise HTTPException(413, f"more than {_MAX_FIELDS} fields: send fewer at a time") from None
-    found: dict[str, list[str]] = {}
-    for name, value in pairs:
-        found.setdefault(name, []).append(value)
     return {name: "\n".join(values) for name, values in found.items()}
 
 
@@ -397,9 +387,3 @@ def _selector_in(fields: Mapping[str, str]) -> dict[str, Any]:
 
 def _zoned(text: str) -> str:
     return f"{text}Z" if _WITHOUT_ZONE.fullmatch(text) else text
-
-
-def _origins(asked: Mapping[str, str], found: GroupFound, history: LatestReceipts) -> set[str]:
-    """Return the requests of the timers that are shown."""
-    told = (asked.get("origin"), *(each.origin for each in history.receipts))
-    return {*filter(None, told), *(timer.origin_text for timer in found.timers)}
