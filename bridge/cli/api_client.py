@@ -15,8 +15,6 @@ from bridge.errors import BridgeError, SettingsError
 Answer = TypeVar("Answer", bound=BaseModel)
 
 _CONNECTIONS = {"http": HTTPConnection, "https": HTTPSConnection}
-_OK, _UNAUTHORIZED, _NOT_FOUND, _NOT_READY = 200, 401, 404, 503
-_REDIRECTS = range(300, 400)
 
 
 class _ErrorBody(BaseModel):
@@ -45,10 +43,10 @@ class ApiClient:
 
     def get(self, path: str, asked: Mapping[str, str], kind: type[Answer]) -> Answer:
         """Return the answer of a GET; 404 and 503 are answers too if their body is one."""
-        return self._ask("GET", f"{path}?{urlencode(asked)}", None, kind, (_OK, _NOT_FOUND, _NOT_READY))
+        return self._ask("GET", f"{path}?{urlencode(asked)}", None, kind, (200, 404, 503))
 
     def post(self, path: str, asked: Mapping[str, Any], kind: type[Answer]) -> Answer:
-        return self._ask("POST", path, json.dumps(asked), kind, (_OK,))
+        return self._ask("POST", path, json.dumps(asked), kind, (200,))
 
     def _ask(self, method: str, path: str, body: str | None, kind: type[Answer], answers: Container[int]) -> Answer:
         """Return the body as `kind`. Any status that is not in `answers` is an error."""
@@ -66,14 +64,14 @@ class ApiClient:
             try:
                 return kind.model_validate_json(text)
             except ValidationError as error:
-                if status == _OK:
+                if status == 200:
                     raise self._not_a_bridge("it does not answer as a bridge does") from error
         raise BridgeError(f"{self._url}: {self._reason(status, text)}")
 
     def _reason(self, status: int, text: bytes) -> str:
-        if status == _UNAUTHORIZED:
+        if status == 401:
             return "it needs one of its tokens; give it in a file, --token-file"
-        if status in _REDIRECTS:
+        if 300 <= status < 400:
             return f"answered {status}, redirects are not followed; give --url the address of the bridge itself"
         try:
             return _ErrorBody.model_validate_json(text).reason

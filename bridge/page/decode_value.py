@@ -21,7 +21,6 @@ from urllib.parse import quote, urlsplit
 _MEMORY_BYTES = 1 << 30
 _CPU_S = 4
 _TIMEOUT_S = 4
-_OK = 200
 _MAX_SCHEMA_BYTES = 4 << 20
 _MAIN = "\n"
 """Our name for a schema of Protobuf, which no file that it imports can have."""
@@ -143,7 +142,7 @@ def _getter(url: str, auth: str | None) -> Get:
         with closing(connect(parts.netloc, timeout=_TIMEOUT_S)) as connection:
             connection.request("GET", parts.path.rstrip("/") + path, headers=headers)
             answer = connection.getresponse()
-            if answer.status != _OK:
+            if answer.status != 200:
                 raise OSError(f"HTTP Error {answer.status}: {answer.reason}")
             return json.loads(answer.read(_MAX_SCHEMA_BYTES))
 

@@ -44,16 +44,13 @@ from bridge.query.summary import Pending
 from kafka_timer.origin import TimerPartition
 
 _CHUNK_BYTES = 1 << 16
-_MAX_PORT = 65535
 _ADDRESS = re.compile(r"([^/]+)((?:/worker-[1-9][0-9]?)?)")
 """A member may choose no other path."""
 Part = TypeVar("Part", bound=BaseModel)
 Own: TypeAlias = Callable[[], Awaitable[Part]]
 _MAX_BYTES = 64 << 20
-_OK = 200
 _MAX_REASON_CHARS = 500
 _RESOLVER_THREADS = 4
-_NO_BRIDGE = "does not answer as a bridge of this version does"
 
 
 class HttpResponse(NamedTuple):
@@ -209,7 +206,7 @@ class Peers:
         try:
             async with asyncio.timeout(timeout_s):
                 status, text, _ = await self._fetch(address, query, headers)
-            if status != _OK:
+            if status != 200:
                 with suppress(ValidationError):
                     return Refused.model_validate_json(text).reason[:_MAX_REASON_CHARS]
                 return f"answers {status}"
@@ -219,7 +216,7 @@ class Peers:
         except OSError as error:
             return f"does not answer ({_system_text(error)}): is its --advertised-http right?"
         except (ValidationError, h11.ProtocolError):
-            return _NO_BRIDGE
+            return "does not answer as a bridge of this version does"
         except ValueError:
             return "is not an address: give that instance host:port as --advertised-http"
 
@@ -227,7 +224,7 @@ class Peers:
         """GET `target` from `address`, a host:port and perhaps a worker. Raises ValueError, and as `exchange` does."""
         parts = _ADDRESS.fullmatch(address)
         host, port = ("", 0) if parts is None else (host_of(parts[1]), int(parts[1].rpartition(":")[2]))
-        if parts is None or not host or not 0 < port <= _MAX_PORT:
+        if parts is None or not host or not 0 < port <= 65535:
             raise ValueError(f"{address} is no host:port")
         sent = list({"Host": parts[1], "Connection": "close", "Accept": "application/json", **headers}.items())
         request = h11.Request(method="GET", target=parts[2] + target, headers=sent)

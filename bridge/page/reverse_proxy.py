@@ -37,11 +37,10 @@ _QUICK_S, _PENDING_S = 5.0, 15.0
 """For probes and metrics; Prometheus waits 10 s. For /pending, which waits for the loop for 10 s."""
 _OF_CONNECTION = b"connection keep-alive expect te upgrade forwarded x-forwarded-for x-forwarded-proto".split()
 _OF_RESPONSE = (b"connection", b"keep-alive", b"transfer-encoding", b"content-length", b"date")
-_OK, _NOT_FOUND, _UNAVAILABLE = 200, 404, 503
 
 
 def _unavailable(reason: str) -> HttpResponse:
-    return HttpResponse(_UNAVAILABLE, json.dumps({"reason": reason}).encode(), [(b"content-type", b"application/json")])
+    return HttpResponse(503, json.dumps({"reason": reason}).encode(), [(b"content-type", b"application/json")])
 
 
 DOWN, SILENT = _unavailable("the worker does not run: ask again"), _unavailable("the worker does not answer: ask again")
@@ -83,7 +82,7 @@ class ReverseProxy:
 
     async def _probe(self, request: Request) -> Response:
         told = await self.probe(request.url.path)
-        return JSONResponse(told, _UNAVAILABLE if "reason" in told else _OK)
+        return JSONResponse(told, 503 if "reason" in told else 200)
 
     async def _ask_all(self, asked: h11.Request, timeout_s: float) -> list[HttpResponse]:
         return await asyncio.gather(*(_ask(path, asked, timeout_s) for path in self._paths))
@@ -91,10 +90,10 @@ class ReverseProxy:
     async def _metrics(self, request: Request) -> Response:
         accept = request.headers.get("accept", "").encode()
         answers = await self._ask_all(_get("/metrics", (b"accept", accept)), _QUICK_S)
-        told = next((answer for answer in answers if answer.status == _OK), None)
+        told = next((answer for answer in answers if answer.status == 200), None)
         if told is None:
             return _response(DOWN)
-        texts = [answer.body.decode() if answer.status == _OK else "" for answer in answers]
+        texts = [answer.body.decode() if answer.status == 200 else "" for answer in answers]
         return _response(told._replace(body=merge_metrics(texts).encode()))
 
     async def _pending(self, request: Request) -> Response:
@@ -111,7 +110,7 @@ class ReverseProxy:
         """Pass on a read of another instance, but no token or session: their limits hold for a whole instance."""
         number = request.path_params["number"]
         if not 0 < number <= len(self._paths):
-            raise HTTPException(_NOT_FOUND)
+            raise HTTPException(404)
         asked = _passed_on(request)
         headers = [
             (name, value)
