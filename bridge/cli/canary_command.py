@@ -137,10 +137,8 @@ def canary(
     settings, timer_topic = context.obj.chosen()
     if legal_topic(topic.encode()) is None or topic in settings.own_topics():
         raise SettingsError(f"--topic {topic!r}: give a legal topic that is none of the bridge's own")
-    every_ms, delay_ms, timeout_ms = (
-        duration_ms(name, text, least_ms)
-        for name, text, least_ms in (("--every", every, 1), ("--delay", delay, 0), ("--timeout", timeout, 1))
-    )
+    every_ms = duration_ms("--every", every, 1)
+    delay_ms, timeout_ms = duration_ms("--delay", delay, 0), duration_ms("--timeout", timeout, 1)
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())

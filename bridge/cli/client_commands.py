@@ -29,7 +29,6 @@ from schemas.receipts import printable
 from schemas.recurrence import Occurrence, due_times, problem_of
 
 Topic = Annotated[str, Argument(help="The target topic.")]
-Value = Annotated[str, Argument(help="The message, or - for standard input.")]
 Id = Annotated[str, Argument(metavar="ID", help="The timer-id of what is pending.")]
 In = Annotated[str | None, Option("--in", help="From now, such as 5s or 2h30m.")]
 At = Annotated[str | None, Option("--at", help="ISO 8601 with a zone, or epoch ms.")]
@@ -152,7 +151,7 @@ class PauseOptions(TimerOptions):
 @dataclass(frozen=True, kw_only=True)
 class MessageOptions(OutcomeOptions):
     topic: Topic
-    value: Value
+    value: Annotated[str, Argument(help="The message, or - for standard input.")]
     in_: In = None
     at: At = None
     level: Level = None

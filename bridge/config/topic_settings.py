@@ -108,8 +108,7 @@ def check_timer_topics(main: str, topics: Mapping[str, TopicSettings], shared: M
         meant[name] = setting
     own = frozenset(meant)
     for name, topic in topics.items():
-        table = f'topics."{name}".'
-        names = [f"{table}{key}" for key in ("profiles", "allow", "deny", "actions")]
+        names = [f'topics."{name}".{key}' for key in ("profiles", "allow", "deny", "actions")]
         if name == main:
             names = ["profiles", "allow_targets", "deny_targets", "allow_actions"]
         for header in topic.passed_headers:

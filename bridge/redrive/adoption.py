@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from bridge.errors import BridgeError
 from bridge.ports import Record
-from bridge.redrive.mirror import PENDING, Delivered, MirroredPartition, MirroredTimer, count_deliveries
+from bridge.redrive.mirror import PENDING, Delivered, MirroredPartition, count_deliveries
 from bridge.redrive.rules import KeyAndHeaders, Parked, RedriveFilter, RedrivePlan
 from bridge.redrive.sender import ConfluentRedrive
 from kafka_timer.origin import TimerPartition
@@ -42,10 +42,9 @@ class ConfluentAdoption(ConfluentRedrive):
             parts.append(part)
         plan = self._plan(RedriveFilter(frozenset({mirror.timer_topic}), frozenset({PENDING})))
         delivered = self._deliveries(mirror, {target for part in parts for target in part.targets}, plan)
-        self._timers: dict[Parked, MirroredTimer] = {}
-        for record, timer in (each for part in parts for each in part.judged(delivered)):
+        self._timers = dict(each for part in parts for each in part.judged(delivered))
+        for record in self._timers:
             plan.add(record)
-            self._timers[record] = timer
         if unknown := [origin for part in parts for origin in part.unknown]:
             plan.notes.append(
                 f"{len(unknown)} cancels or moves name a timer by its position in the lost cluster, which the mirror"
