@@ -135,7 +135,6 @@ def store_metrics(
     ranges = {partition: owned.due_ranges(must_stop, needs_last=False) for partition, owned in partitions.items()}
     pending = {target: due.pending for target, due in joined_ranges(ranges.values()).items()}
     dues_ms: list[int] = []
-    paused: set[str] = set()
     waiting: Counter[tuple[str, ...]] = Counter()
     waiting_since_s: dict[tuple[str, ...], float] = {}
     for partition, store in stores.items():
@@ -143,8 +142,6 @@ def store_metrics(
         firsts_ms = [due.first_ms for target, due in ranges[partition].items() if target not in backlogs]
         dues_ms += [first_ms for first_ms in firsts_ms if first_ms < PAUSED_MS]
         for target, backlog in backlogs.items():
-            if backlog.is_paused:
-                paused.add(target)
             reason = "paused" if backlog.is_paused else "unavailable" if target in unavailable else "limited"
             labels = targets.label(target), reason
             waiting[labels] += backlog.timers
@@ -153,6 +150,7 @@ def store_metrics(
     unavailable_since_s: dict[tuple[str, ...], float] = {}
     for target, since_ms in sorted(unavailable.items(), key=itemgetter(1)):
         unavailable_since_s.setdefault((targets.label(target),), since_ms / 1000)
+    paused = {target for store in stores.values() for target in store.release_queue.paused()}
     next_due_s = min(dues_ms) / 1000 if dues_ms and not any(answers) else None
     return [
         label_gauge(
