@@ -97,22 +97,8 @@ def unpack(frame: bytes, position: int, expected_origin: int | None = None) -> B
     Raises CorruptStoreError if it is damaged, or not that of `expected_origin`.
     """
     # One of the hottest functions: slices of bytes and a plain tuple take half the time of their alternatives.
-    (
-        size,
-        checksum,
-        version,
-        flags,
-        target_size,
-        partition,
-        offset,
-        timestamp_ms,
-        due_ms,
-        origin_offset,
-        rolls,
-        key_size,
-        value_size,
-        id_size,
-    ) = _unpack_head(frame, position)
+    size, checksum, version, flags, target_size, partition, offset, *others = _unpack_head(frame, position)
+    timestamp_ms, due_ms, origin_offset, rolls, key_size, value_size, id_size = others
     if size != len(frame) or version != _VERSION or zlib.crc32(frame[_CHECKED_FROM:]) != checksum:
         raise CorruptStoreError(f"body log at {position}", "the checksum does not match the frame")
     if expected_origin is not None and origin_offset != expected_origin:
