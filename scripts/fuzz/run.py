@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 
 FOLDER = Path(".run/fuzz")
-SHARES = {"store": 6, "checkpoint": 2, "frame": 1, "journal": 1, "progress": 1, "headers": 1}
+SHARES = {"store": 6, "checkpoint": 2, "frame": 1, "journal": 1, "progress": 1}
 """Share of the time for each target."""
 RUNS = dict.fromkeys(SHARES, 200_000) | {"store": 5000, "checkpoint": 5000}
 """Inputs in one process: libFuzzer's memory grows with each."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from scripts.fuzz.run import SHARES
 from scripts.fuzz.targets import (
     AS_CLOSED,
     OPTIONS,
@@ -36,6 +37,10 @@ def _without_checksums() -> Iterator[None]:
 def test_seeds_are_no_finding(target: str) -> None:
     for seed in islice(TARGETS[target].seeds(), 0, None, 41 if target == "store" else 1):
         TARGETS[target].check(seed)
+
+
+def test_each_target_has_a_share_of_the_time() -> None:
+    assert SHARES.keys() == TARGETS.keys()
 
 
 def test_a_store_without_edits_is_sound() -> None:
