@@ -50,23 +50,17 @@ class Victim(BridgeProcess):
         self._set_clock(0)
         self.data_dir.mkdir(exist_ok=True, mode=0o700)
         self.has_disk = _mounted(self.data_dir)
-        self._is_killed = False
-
-    def demand_alive(self) -> None:
-        if not self._is_killed:
-            super().demand_alive()
 
     def close(self) -> None:
-        super().kill()
+        self.kill()
         if self.has_disk:
             subprocess.run(["umount", "--lazy", str(self.data_dir)], check=False)
 
     # -- faults
 
     def crash(self) -> Callable[[], None]:
-        self._is_killed = True
         self.kill()
-        return self._restart
+        return self.launch
 
     def delete(self) -> Callable[[], None]:
         restart = self.crash()
@@ -102,10 +96,6 @@ class Victim(BridgeProcess):
             for _ in range(DISK_MB):
                 file.write(bytes(1 << 20))
         return filler.unlink
-
-    def _restart(self) -> None:
-        self._is_killed = False
-        self.launch()
 
     def _set_clock(self, error_ms: int) -> None:
         os.pwrite(self._clock, b"%20d" % error_ms, 0)

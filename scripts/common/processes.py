@@ -151,16 +151,19 @@ class BridgeProcess:
             raise BridgeError(f"the bridge ended with exit code {code}; {self.log_tail()}")
 
     def kill(self) -> None:
+        """Send SIGKILL. Afterwards it counts as not started."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(60)
+            self._process = None
 
     @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
     def demand_alive(self) -> None:
-        if not self.is_running:
+        """Raise BridgeError if it has ended, unless `kill` has ended it."""
+        if self._process is not None and not self.is_running:
             raise BridgeError(f"the bridge has ended by itself; {self.log_tail()}")
 
     def log_tail(self) -> str:
