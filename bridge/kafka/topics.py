@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from shlex import quote
 from typing import Any, ClassVar, TypeVar
 
@@ -77,13 +76,15 @@ class ConfluentTopics:
 
     def config(self, name: str, *, once: bool = False) -> dict[str, str]:
         """Return a topic's configuration. once: True to raise BridgeError if no broker answers in time."""
-        resource = ConfigResource(ConfigResource.Type.TOPIC, name)
 
         def ask() -> dict[str, str]:
-            answer = self._admin.describe_configs([resource], request_timeout=CALL_S)
-            return {key: entry.value for key, entry in answered(answer[resource]).items()}
+            return {key: entry.value for key, entry in answered(self._configured(name)).items()}
 
         return self._retry(f"looking at topic {name}", ask, once=once)
+
+    def _configured(self, name: str) -> Any:
+        resource = ConfigResource(ConfigResource.Type.TOPIC, name)
+        return self._admin.describe_configs([resource], request_timeout=CALL_S)[resource]
 
     def allowed(self, name: str) -> frozenset[str] | None:
         """Return the operations on an existing topic that our user is allowed, or None if the broker does not tell."""
@@ -96,12 +97,11 @@ class ConfluentTopics:
     def create(self, name: str, partitions: int, replication_factor: int, config: dict[str, str]) -> None:
         """Create a topic, unless another instance was faster. Returns when the cluster knows it."""
         topic = NewTopic(name, partitions, replication_factor, config=config)
-
-        def ask() -> Any:
-            return self._admin.create_topics([topic], request_timeout=CALL_S, **self._options)[name]
-
-        self._make(f"making topic {name}", ask, KafkaError.TOPIC_ALREADY_EXISTS)
+        self._make(f"making topic {name}", lambda: self._created(topic), KafkaError.TOPIC_ALREADY_EXISTS)
         self._until(name, 1)
+
+    def _created(self, topic: NewTopic) -> Any:
+        return self._admin.create_topics([topic], request_timeout=CALL_S, **self._options)[topic.topic]
 
     def grow(self, name: str, partitions: int) -> None:
         """Add partitions, up to `partitions` in all."""
@@ -341,11 +341,8 @@ class UnchangedTopics(ConfluentTopics):
         answer = self._answer(name, lambda: answered(self._described(name)))
         if not isinstance(answer, KafkaError):
             return _lacked(answer, needed - requirements.MADE)
-        topic, resource = NewTopic(name, 1, -1), ConfigResource(ConfigResource.Type.TOPIC, name)
-        create = partial(self._admin.create_topics, [topic], request_timeout=CALL_S, **self._options)
-        show = partial(self._admin.describe_configs, [resource], request_timeout=CALL_S)
-        made = self._answer(name, lambda: answered(create()[name]))
-        shown = self._answer(name, lambda: answered(show()[resource]))
+        made = self._answer(name, lambda: answered(self._created(NewTopic(name, 1, -1))))
+        shown = self._answer(name, lambda: answered(self._configured(name)))
         lacked = _lacked(made, requirements.MADE) | _lacked(shown, frozenset({"DESCRIBE_CONFIGS"}))
         if is_denied(answer):
             lacked |= needed - requirements.MADE - {"DESCRIBE_CONFIGS"}  # each of these includes Describe
@@ -356,8 +353,9 @@ class UnchangedTopics(ConfluentTopics):
     def missing_in_group(self, group: str) -> dict[str, frozenset[str]]:
         """Return the operations that our user lacks on the group, and on the transactional ids of its instances."""
         options = {"include_authorized_operations": True, "request_timeout": CALL_S}
-        describe = partial(self._admin.describe_consumer_groups, [group], **options)
-        described = self._answer(group, lambda: answered(describe()[group]))
+        described = self._answer(
+            group, lambda: answered(self._admin.describe_consumer_groups([group], **options)[group])
+        )
         config = {**clients.producer(self._connection, 0), "transaction.timeout.ms": _REFUSED_TIMEOUT_MS}
         producer: Any = clients.make(Producer, config, self._retrier)
         started = self._answer("transactional ids", lambda: producer.init_transactions(CALL_S))
