@@ -187,7 +187,7 @@ def _unreadable(topic: str, error: KafkaError) -> BridgeError:
     return kind(f"{topic}: cannot be read: {reason(error)}{remedy}", code=error.name())
 
 
-_UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})  # noqa: SLF001
+UNKNOWN_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})  # noqa: SLF001
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
 _CUT_OFF = _PURGED | {KafkaError._FATAL, KafkaError._STATE}  # noqa: SLF001
 """Errors of records after a fatal error of the producer."""
@@ -344,7 +344,7 @@ class ConfluentOutbox:
         elif error is self._fatal or error.code() in _CUT_OFF:
             error = self._fatal or error
             text = self._remedy(error)
-        elif error.code() in _UNKNOWN:
+        elif error.code() in UNKNOWN_TOPIC:
             text = "there is no such topic: make it (timer-bridge run makes the timer topic)"
         elif is_denied(error):
             text = f"{error.str()}: give the sender the right (an ACL) to write to it"

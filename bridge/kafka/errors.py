@@ -3,7 +3,7 @@
 from confluent_kafka import KafkaError
 
 from bridge.errors import BridgeError
-from kafka_timer.kafka_client import DENIED, answered, error_of, is_denied, is_fatal, reason, unwrapped
+from kafka_timer.kafka_client import DENIED, UNKNOWN_TOPIC, answered, error_of, is_denied, is_fatal, reason, unwrapped
 
 __all__ = ["answered", "error_of", "explained", "is_denied", "is_fatal", "is_passing", "reason", "unwrapped"]
 
@@ -14,6 +14,8 @@ _PERMANENT = DENIED | {
     KafkaError._INVALID_ARG,  # noqa: SLF001  (librdkafka's own errors are spelled so)
     KafkaError._FENCED,  # noqa: SLF001
 }
+UNKNOWN = UNKNOWN_TOPIC | {KafkaError._UNKNOWN_PARTITION}  # noqa: SLF001
+"""Errors for a topic or a partition that does not exist."""
 OFFSET_GONE = frozenset({KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET})  # noqa: SLF001
 UNDECODABLE = frozenset(
     {

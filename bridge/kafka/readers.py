@@ -14,7 +14,7 @@ from bridge.errors import BridgeError, BrokerUnavailableError, PartitionUnreadab
 from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import REPLACED_AFTER_S, make
 from bridge.kafka.consumer import GROUP, HEADER_BYTES, Message, record_of
-from bridge.kafka.errors import OFFSET_GONE, UNDECODABLE, error_of, explained, is_passing
+from bridge.kafka.errors import OFFSET_GONE, UNDECODABLE, UNKNOWN, error_of, explained, is_passing
 from bridge.kafka.retry import Retrier
 from bridge.partition.request import MAX_HEADERS
 from bridge.ports import Record
@@ -28,9 +28,6 @@ LIMIT_S = 3.0
 """Seconds for one read on the loop's thread, as no timer leaves meanwhile. A background recovery has no limit."""
 LIMITED_CALL_S = 1.0
 """Seconds for one call within such a read."""
-_UNKNOWN = frozenset(
-    {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART}  # noqa: SLF001
-)
 
 
 @dataclass(eq=False)
@@ -176,7 +173,7 @@ def _is_whole(message: Message, place: TimerPartition, end: int, retrier: Retrie
 
 def note_error(place: TimerPartition, error: KafkaError, retrier: Retrier) -> None:
     """Pass an error on to `retrier`. Raises BridgeError if it is not passing."""
-    if error.code() in _UNKNOWN:
+    if error.code() in UNKNOWN:
         raise BridgeError(f"{place} does not exist any more: start again, which creates missing topics")
     if not is_passing(error):
         raise explained(f"{place}: reading", error)

@@ -25,7 +25,7 @@ from confluent_kafka.admin._config import ConfigResource
 
 from bridge.config.kafka_config import Connection
 from bridge.kafka import client_config as clients
-from bridge.kafka.errors import answered, error_of
+from bridge.kafka.errors import UNKNOWN, answered, error_of
 from bridge.kafka.retry import CALL_S, Retrier, serve, serve_idle
 from bridge.kafka.transactions.record_sender import SendFailure, limited, size_of
 from bridge.ports import Outgoing
@@ -43,14 +43,7 @@ _DENIED = "not-authorized"
 _TOO_LARGE = "too-large"
 _BAD_TARGET = "bad-target"
 
-OF_METADATA = frozenset(
-    {
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
-        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
-        KafkaError.TOPIC_EXCEPTION,
-    }
-)
+OF_METADATA = UNKNOWN | {KafkaError.TOPIC_EXCEPTION}
 TOPIC_DENIED = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED})
 _OF_SIZE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 _LASTING = frozenset(
