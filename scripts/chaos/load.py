@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Self
 from uuid import uuid4
 
-from kafka_timer import headers as names
+from kafka_timer import cancel_headers, headers_for, move_headers
 from kafka_timer.control import DEFAULT_TOPIC, Paused, control_record
-from scripts.common.kafka_io import TimerRequest, TimerSender, cancel, named_timer, now_ms, timer
+from scripts.common.kafka_io import TimerRequest, TimerSender, now_ms, timer
 
 TARGETS = ("chaos.orders", "chaos.bills")
 LIMITS = f'[targets."{TARGETS[1]}"]\nmax_per_s = 100\n'
@@ -79,8 +79,9 @@ class ChaosLoad(Background):
         def due_ms(most_ms: int) -> int:
             return now_ms() + rng.randint(-500, most_ms)
 
-        def named(most_ms: int = LONGEST_MS) -> TimerRequest:
-            return named_timer(rng.choice(TARGETS), due_ms(most_ms), uuid4().bytes, id_)
+        def named(most_ms: int = LONGEST_MS, *, replace: bool = False) -> TimerRequest:
+            headers = headers_for(rng.choice(TARGETS), at=due_ms(most_ms), id=id_, replace=replace)
+            return TimerRequest(id_, uuid4().bytes, headers)
 
         match rng.choices(tuple(_WEIGHTS), tuple(_WEIGHTS.values()))[0]:
             case "plain":
@@ -88,21 +89,16 @@ class ChaosLoad(Background):
                 yield "schedule", timer(rng.choice(TARGETS), due_ms(4_000), uuid4().bytes, key)
             case "cancelled":  # at once, or so close to the due time that either may win
                 yield "schedule to be cancelled", named(rng.choice((100, 5_000, LONGEST_MS)))
-                yield "cancel", cancel(id_)
+                yield "cancel", TimerRequest(id_, b"", cancel_headers(id_))
             case "replaced":
                 yield "schedule to be replaced", named()
-                yield "replace", _with(named(10_000), names.ACTION, b"replace")
+                yield "replace", named(10_000, replace=True)
             case "moved":
                 yield "schedule to be moved", named()
-                headers = [(names.ACTION, names.MOVE), (names.ID, id_), (names.DELIVER_MS, b"%d" % due_ms(10_000))]
-                yield "move", TimerRequest(id_, None, [*headers])
+                yield "move", TimerRequest(id_, None, move_headers(id_, at=due_ms(10_000)))
             case "expiring":  # if its topic is paused when it is due, or no bridge is up
                 due = due_ms(4_000)
-                request = timer(TARGETS[0], due, uuid4().bytes)
-                yield "schedule that expires", _with(request, names.EXPIRE_MS, b"%d" % (due + 500))
+                headers = headers_for(TARGETS[0], at=due, expire_at=due + 500)
+                yield "schedule that expires", TimerRequest(None, uuid4().bytes, headers)
             case _:
                 yield "far schedule", named()
-
-
-def _with(request: TimerRequest, name: str, value: bytes) -> TimerRequest:
-    return request._replace(headers=[*request.headers, (name, value)])

@@ -24,6 +24,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ign
 
 from bridge.errors import BridgeError
 from bridge.kafka.client_config import REPLACED_AFTER_S
+from kafka_timer import Headers
 from kafka_timer import headers as names
 from kafka_timer.kafka_client import reported
 
@@ -38,7 +39,7 @@ class TimerRequest(NamedTuple):
 
     key: bytes | None
     value: bytes | None
-    headers: list[tuple[str, str | bytes | None]]
+    headers: Headers
 
 
 class Delivery(NamedTuple):
@@ -70,10 +71,6 @@ def named_timer(target: str, due_ms: int, value: bytes, id_: bytes) -> TimerRequ
     """Return a request with an id that is its key, too, so that a cancel reaches its partition."""
     unnamed = timer(target, due_ms, value, id_)
     return unnamed._replace(headers=[*unnamed.headers, (names.ID, id_)])
-
-
-def cancel(id_: bytes) -> TimerRequest:
-    return TimerRequest(id_, b"", [(names.ACTION, b"cancel"), (names.ID, id_)])
 
 
 class Admin:
@@ -144,7 +141,7 @@ class TimerSender:
 
     def __init__(self, bootstrap_servers: str) -> None:
         sizes = {"linger.ms": 5, "batch.num.messages": 10_000, "queue.buffering.max.messages": 1_000_000, **QUIET}
-        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, **sizes})
+        self._producer: Any = Producer({"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, **sizes})
         self._failed: object = None
 
     def send(self, topic: str, request: TimerRequest) -> None:
