@@ -14,8 +14,7 @@ import asyncio
 import contextlib
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Self
@@ -77,28 +76,16 @@ class Proxy:
 
 @contextlib.contextmanager
 def running(proxies: Iterable[Proxy]) -> Iterator[None]:
-    begun: Future[Callable[[], object]] = Future()
-
-    async def serve() -> None:
-        over, loop = asyncio.Event(), asyncio.get_running_loop()
-        try:
-            servers = [await proxy.serve() for proxy in proxies]
-        except OSError as taken:
-            begun.set_exception(taken)
-            return
-        begun.set_result(lambda: loop.call_soon_threadsafe(over.set))
-        await over.wait()
-        for server in servers:
-            server.close()
-
-    thread = threading.Thread(target=asyncio.run, args=[serve()], name="proxies", daemon=True)
-    thread.start()
-    end = begun.result(60)
-    try:
+    with asyncio.Runner() as runner, contextlib.ExitStack() as ends:  # the runner's end cancels all connections
+        loop = runner.get_loop()
+        thread = threading.Thread(target=loop.run_forever, name="proxies", daemon=True)
+        thread.start()
+        ends.callback(thread.join, 60)
+        ends.callback(loop.call_soon_threadsafe, loop.stop)
+        for proxy in proxies:
+            server = asyncio.run_coroutine_threadsafe(proxy.serve(), loop).result(60)
+            ends.callback(loop.call_soon_threadsafe, server.close)
         yield
-    finally:
-        end()
-        thread.join(60)
 
 
 class ThreeBrokers:
