@@ -159,8 +159,7 @@ class ConfluentSource:
         self._next[partition] = offset
         self._undecodable.pop(partition, None)
 
-    def rewind(self, partition: TimerPartition, offset: int) -> None:
-        self.start(partition, offset)
+    rewind = start
 
     def wake(self) -> None:
         self._is_woken = True

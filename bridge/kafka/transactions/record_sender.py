@@ -40,7 +40,7 @@ class TransactionContents:
     records: Sequence[Outgoing]
     progress: Mapping[TimerPartition, Progress]
     group_metadata: object
-    max_batch_bytes: Mapping[str, int]
+    max_batch_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

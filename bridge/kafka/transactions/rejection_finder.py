@@ -218,9 +218,7 @@ class RejectionFinder:
         limits, batches = self._record_limits, self.max_batch_bytes
         if len(found) < len(topics) or any(topic in limits or topic in batches for topic in topics):
             return True
-        if any(record.partition >= found[record.topic].partitions for record in outgoing):
-            return True
-        return bool(self._without_key(outgoing, topics & self._needs_key))
+        return bool(_beyond(outgoing, found) or self._without_key(outgoing, topics & self._needs_key))
 
     def known(self, outgoing: Sequence[Outgoing]) -> Refused:
         """Return the records that will certainly be refused, with codes, before they are sent."""
@@ -318,13 +316,9 @@ class RejectionFinder:
 
     def _by_partition(self, outgoing: Sequence[Outgoing]) -> Refused:
         """Refuse records to partitions that do not exist, by fresh metadata. Without metadata, they may exist."""
-        suspects = self._beyond(outgoing)
+        suspects = _beyond(outgoing, self._topics)
         self._look_up({record.topic for record in suspects})
-        return dict.fromkeys(self._beyond(suspects), _UNKNOWN_PARTITION)
-
-    def _beyond(self, records: Iterable[Outgoing]) -> list[Outgoing]:
-        known = self._topics
-        return [each for each in records if each.topic in known and each.partition >= known[each.topic].partitions]
+        return dict.fromkeys(_beyond(suspects, self._topics), _UNKNOWN_PARTITION)
 
     # -- validity
 
@@ -383,6 +377,10 @@ class RejectionFinder:
             if now_s >= self._until_s[topic]:
                 for limits in (self._record_limits, self.max_batch_bytes, self._until_s):
                     limits.pop(topic, None)
+
+
+def _beyond(records: Iterable[Outgoing], known: Mapping[str, FoundTopic]) -> list[Outgoing]:
+    return [each for each in records if each.topic in known and each.partition >= known[each.topic].partitions]
 
 
 def _larger(records: Iterable[Outgoing], limits: Mapping[str, int]) -> Refused:

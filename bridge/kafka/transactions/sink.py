@@ -176,12 +176,8 @@ class ConfluentSink:
         # One that is being replaced may take a second.
         slot = next((each for each in self._free if not each.producer.is_broken), self._free[0])
         self._free.remove(slot)
-        batch = TransactionContents(
-            [*transaction.outgoing, *self._journal_records(transaction)],
-            transaction.progress,
-            transaction.group_metadata,
-            {},
-        )
+        records = [*transaction.outgoing, *self._journal_records(transaction)]
+        batch = TransactionContents(records, transaction.progress, transaction.group_metadata)
         submitted = InFlightTransaction(transaction.outgoing, transaction.tries, batch, slot)
         # Send on this thread: a worker would wait for the interpreter lock again and again.
         may_send = is_member(batch.group_metadata) and not slot.producer.is_broken
