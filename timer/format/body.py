@@ -160,32 +160,24 @@ def pack_headers(headers: Headers) -> tuple[bytes, bool]:
         if plain and name not in _PLAIN_NAMES:
             plain = False
         size = -1 if value is None else len(value)
-        try:
-            parts.append(_beginnings[name, size])
-        except KeyError:
-            parts.append(_beginning(name, size))
+        beginning = _beginning if len(name) <= _LONGEST_CACHED else _beginning.__wrapped__
+        parts.append(beginning(name, size))
         if value is not None:
             parts.append(value)
     return b"".join(parts), plain
 
 
+_LONGEST_CACHED = 256
+"""Characters of a header's name. The cache is bounded, as senders choose names and sizes."""
+
+
+@lru_cache(maxsize=4096)
 def _beginning(name: str, size: int) -> bytes:
     """Return a header's bytes before its value of `size` bytes (-1: null)."""
     raw = name.encode()
     if len(raw) > MOST_NAME_BYTES:
         raise LongNameError(f"a header's name has {len(raw)} bytes: {MOST_NAME_BYTES} is the most")
-    beginning = _HEADER.pack(len(raw), size) + raw
-    if len(name) <= _LONGEST_NAME:
-        if len(_beginnings) >= _MOST_BEGINNINGS:
-            _beginnings.clear()
-        _beginnings[name, size] = beginning
-    return beginning
-
-
-_beginnings: dict[tuple[str, int], bytes] = {}
-"""Cache by name and size of the value. Bounded, as senders choose both."""
-_MOST_BEGINNINGS = 4096
-_LONGEST_NAME = 256
+    return _HEADER.pack(len(raw), size) + raw
 
 
 def unpack_headers(encoded: bytes) -> list[tuple[str, bytes | None]]:
