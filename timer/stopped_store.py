@@ -92,6 +92,7 @@ class WheelRows:
         self._units = UnitLog(disk, UNITS, IDS, checkpoint.segment_bytes, checkpoint.unit_files())
         self._frames = FrameLog(disk, BODIES, checkpoint.segment_bytes, checkpoint.bodies)
         self._units.end = checkpoint.units_end
+        self.bodies, self.damaged = self._frames.bodies, self._units.damaged
 
     def close(self) -> None:
         for folder in (*self._units.folders, self._frames):
@@ -112,12 +113,6 @@ class WheelRows:
         scan.mark()
         yield from scan.live()
         yield from scan.held.values()
-
-    def bodies(self, rows: Rows) -> list[Body]:
-        return self._frames.bodies(rows)
-
-    def damaged(self, unit: int, what: str) -> CorruptStoreError:
-        return self._units.damaged(unit, what)
 
     def check(self, by_tick: Counter[int], with_id: int, *, is_closed: bool) -> None:  # noqa: ARG002
         """Check what a start reads besides the live timers. by_tick, with_id: numbers of these in order, with an id."""
