@@ -13,7 +13,7 @@ from zlib import crc32
 from kafka_timer.murmur2 import partition_of
 from timer.index.due_counts import HOUR_MS
 
-_MOST = 100_000
+MOST_IDS = 100_000
 _MAX_ID_BYTES = 64
 """Longer ids get no hint: murmur2 of 1 KB takes 0.14 ms, and a sender may cancel thousands in a turn."""
 
@@ -33,7 +33,7 @@ class RecentlyDelivered:
             key = hash(id_)
             self._at_ms.pop(key, None)
             self._at_ms[key] = now_ms
-        while len(self._at_ms) > _MOST:
+        while len(self._at_ms) > MOST_IDS:
             del self._at_ms[next(iter(self._at_ms))]
 
     def forget(self, ids: Iterable[bytes]) -> None:

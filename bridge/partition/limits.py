@@ -229,7 +229,7 @@ class CircuitBreakers:
         return {target: each.since_ms for target, each in self._breakers.items() if not each.has_succeeded}
 
 
-_MOST_BUCKETS = 10_000
+MOST_BUCKETS = 10_000
 """Beyond this, buckets that are full again are dropped; a bucket that is in use never is."""
 _CHECKED = 16
 """Number of the least recently used buckets that are checked for each new one, so that all are checked in time."""
@@ -248,7 +248,7 @@ class TargetRateLimits:
         patterns = [(re.compile(translate(pattern)), limit) for pattern, limit in by_pattern.items()]
         self._buckets: dict[str, TokenBucket] = {}
 
-        @lru_cache(_MOST_BUCKETS)
+        @lru_cache(MOST_BUCKETS)
         def limit_of(target: str) -> float | None:
             return next((limit for pattern, limit in patterns if pattern.match(target)), None)
 
@@ -292,7 +292,7 @@ class TargetRateLimits:
 
     def _make_room(self, now_ms: int) -> None:
         for target, bucket in list(islice(self._buckets.items(), _CHECKED)):
-            if len(self._buckets) < _MOST_BUCKETS:
+            if len(self._buckets) < MOST_BUCKETS:
                 return
             del self._buckets[target]
             if not bucket.is_full(now_ms):

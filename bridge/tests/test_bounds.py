@@ -32,7 +32,7 @@ def names(count: int) -> list[str]:
 
 def delivered_ids() -> object:
     recent = ids.RecentlyDelivered()
-    recent.add((b"%01024d" % number for number in range(2 * ids._MOST)), 0)
+    recent.add((b"%01024d" % number for number in range(2 * ids.MOST_IDS)), 0)
     return recent
 
 
@@ -53,7 +53,7 @@ def breakers() -> object:
 
 def rates() -> object:
     made = limits.TargetRateLimits({"*": 1})
-    for name in names(2 * limits._MOST_BUCKETS):
+    for name in names(2 * limits.MOST_BUCKETS):
         made.spend(name, 1, 0)
     return made
 
@@ -73,7 +73,7 @@ def looked_up() -> object:
     for name in names(2 * rejection_finder.MOST_TOPICS):
         finder.known([Outgoing(name, -1, None, b"", [], 0)])
         finder._use_small_batches(name, 1)
-    return finder, set(names(sink._MAX_SUSPECTS))
+    return finder, set(names(sink.MAX_SUSPECTS))
 
 
 def checked_names() -> object:
@@ -85,10 +85,10 @@ def checked_names() -> object:
 
 
 FILLED: dict[str, tuple[Callable[[], object], int]] = {
-    "delivered ids": (delivered_ids, ids._MOST),
+    "delivered ids": (delivered_ids, ids.MOST_IDS),
     "control keys": (control_keys, control_state.MOST_KEYS),
     "breakers": (breakers, limits.MAX_BREAKERS),
-    "rates of targets": (rates, limits._MOST_BUCKETS),
+    "rates of targets": (rates, limits.MOST_BUCKETS),
     "looked-up topics": (looked_up, rejection_finder.MOST_TOPICS),
     "checked names": (checked_names, headers._legal_topic.cache_parameters()["maxsize"]),
 }

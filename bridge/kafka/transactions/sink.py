@@ -42,7 +42,7 @@ _STALE = frozenset(
     }
 )
 _OF_OPERATOR = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.MSG_SIZE_TOO_LARGE})
-_MAX_SUSPECTS = 10_000
+MAX_SUSPECTS = 10_000
 _OWN_TOPIC_TRIES = 4
 """Tries after which unavailable topics must be the bridge's own: each try leaves out unavailable targets."""
 _KNOWN_S = 1.0
@@ -264,7 +264,7 @@ class ConfluentSink:
         topics, unavailable = {record.topic for record in submitted.outgoing}, failed.unavailable
         if not unavailable and not failed.is_followup_error and failed.codes - OF_RECORDS:
             unavailable = self._rejection_finder.unavailable(topics, is_early=True)
-        if unavailable and len(self._suspects) < _MAX_SUSPECTS:
+        if unavailable and len(self._suspects) < MAX_SUSPECTS:
             self._suspects |= unavailable
         if unavailable or OF_METADATA & failed.codes:
             submitted.slot.producer.retire()  # it remembers for long what a topic was

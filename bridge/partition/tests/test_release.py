@@ -257,7 +257,7 @@ def test_overdue_requests_that_a_full_disk_refuses_use_none_of_the_rate() -> Non
 
 def test_a_rate_holds_for_more_targets_than_the_limit_of_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bucket dropped while in use would start again with a full second of the rate."""
-    monkeypatch.setattr(limits, "_MOST_BUCKETS", 3)
+    monkeypatch.setattr(limits, "MOST_BUCKETS", 3)
     world = limited(1, targets={"*": 1})
     for number in range(10):
         world.kafka.create(f"t{number}")
@@ -268,7 +268,7 @@ def test_a_rate_holds_for_more_targets_than_the_limit_of_buckets(monkeypatch: py
 
 
 def test_a_rate_that_is_full_again_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "_MOST_BUCKETS", 3)
+    monkeypatch.setattr(limits, "MOST_BUCKETS", 3)
     kept = limits.TargetRateLimits({"*": 1})
     for number in range(10):
         kept.spend(str(number), 1, 10_000 * number)
