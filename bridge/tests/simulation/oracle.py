@@ -140,7 +140,9 @@ class TrackedTimer:
     def own_due_ms(self) -> int:
         """Return when it is due if it is not paused."""
         series, asked_ms = self.wish.series, self.entry.append_ms
-        first_ms = None if series is None or self.number else series.after(asked_ms, asked_ms)
+        if series is None or self.number or self.must_go_round:  # one that is moved has the time of its move
+            return self.due_ms % PAUSED_MS
+        first_ms = series.after(asked_ms, asked_ms)
         return self.due_ms % PAUSED_MS if first_ms is None else first_ms
 
     def next_ms(self, clock_ms: int) -> int | None:
