@@ -469,7 +469,8 @@ class Oracle:
         self._check_progress(commit)
         others = {each.target for each in left} - self.failed_targets - book.paused
         limits = {target: _limit(target, note) for target in others}
-        wrong = self._timeliness.judge(partition, left, limits, note.pace, self._begun_ms)
+        lot = 1 if note.options.max_due_bytes == 1 else note.options.max_due_records
+        wrong = self._timeliness.judge(partition, left, limits, note.pace, self._begun_ms, lot)
         _check(not wrong or self.only_outputs, f"{partition}: {wrong}", note.pace)
 
     def _check_complete(self, commit: Commit) -> None:

@@ -6,7 +6,8 @@ burst (`max_per_s`, at least 1) and `max_per_s` for each second that the clock o
 Lateness: counted in the time that passes within the turns of the instance that owns the partition, since the instances
 of a simulation take turns. A timer leaves within LATEST_MS after its time, after it was read, and after the last
 disturbance (a fault, an opening, a word of an operator). If its target is limited, each timer that leaves since
-then, and one lot more, may take 1/`max_per_s`.
+then, and one lot more, may take 1/`max_per_s`. If transactions take few timers, each full one may take the lag of its
+markers.
 """
 
 from collections import Counter, deque
@@ -17,7 +18,9 @@ from typing import NamedTuple
 from kafka_timer.origin import TimerPartition
 
 LATEST_MS = 20
-"""A poll of 10 ms while transactions are under way or requests are read first, and twice the lag of markers (5 ms)."""
+"""A poll of 10 ms while transactions are under way or requests are read first, and twice the lag of markers."""
+_MARKERS_MS = 5
+"""The longest lag of markers (bridge.testing.fake_kafka)."""
 _SEALED = 3
 """Transactions of a partition that may be published again after later timers were taken out."""
 _ROUNDING = 1e-6
@@ -83,10 +86,12 @@ class Timeliness:
         limits: Mapping[str, float | None],
         pace: InstancePace,
         begun_ms: int,
+        lot: int,
     ) -> str:
         """Return what is wrong with one transaction; empty if nothing is.
 
-        left: what left in it. limits: of the targets to be judged; others may be late.
+        left: what left in it. limits: of the targets to be judged; others may be late. lot: number of timers that a
+        transaction may take.
         """
         opening = pace.openings.get(partition, Opening())
         gone, delivered = Counter(each.target for each in left), Counter(e.target for e in left if e.is_delivered)
@@ -101,19 +106,24 @@ class Timeliness:
                 if beyond > 0:
                     return f"{beyond:.1f} deliveries to {target} beyond {limit}/s"
         for each in left:
-            if each.target in limits and (late := self._late(partition, each, limits[each.target], pace, begun_ms)):
+            if each.target in limits and (
+                late := self._late(partition, each, limits[each.target], pace, begun_ms, lot)
+            ):
                 return late
         return ""
 
     def _late(
-        self, partition: TimerPartition, each: Left, limit: float | None, pace: InstancePace, begun_ms: int
+        self, partition: TimerPartition, each: Left, limit: float | None, pace: InstancePace, begun_ms: int, lot: int
     ) -> str:
         ready_ms = max(each.at_ms - pace.error_ms, each.read_ms)
         late_ms = sum(max(0, min(end, begun_ms) - max(begin, ready_ms)) for begin, end in pace.turns)
         if late_ms == 0:
             return ""
-        allowed_ms = float(LATEST_MS)
+        rates = {target: rate for (place, target), rate in self._rates.items() if place == partition}
+        since = {
+            target: sum(timers for at_ms, timers in rate.left if at_ms >= ready_ms) for target, rate in rates.items()
+        }
+        allowed_ms = LATEST_MS + float(sum(since.values()) // lot * _MARKERS_MS)
         if limit is not None:
-            since = sum(timers for at_ms, timers in self._rates[partition, each.target].left if at_ms >= ready_ms)
-            allowed_ms += (since + max(1, limit // 10)) * 1000 / limit
+            allowed_ms += (since[each.target] + max(1, limit // 10)) * 1000 / limit
         return f"left {late_ms} ms late, {allowed_ms} are allowed: {each}" if late_ms > allowed_ms else ""
