@@ -1,13 +1,11 @@
-"""Tables that jobs write: each column is defined once, for Arrow and for Spark.
+"""Tables that jobs write: each column is defined once, by its type in Arrow.
 
-    Column("due_ms", INT64, "...")  ->  REQUESTS.arrow()      pyarrow.field("due_ms", int64)
-                                    ->  REQUESTS.spark_ddl()  "`due_ms` BIGINT"
+    Column("due_ms", INT64, "...")  ->  REQUESTS.arrow()  pyarrow.field("due_ms", int64)
 
 `requests`: a row for each audited request, and for each origin that a delivery names without a request.
 `topics`:   a row for each real topic. `hours`: a row for each real topic and hour of delivery; `minutes`: and minute.
 `lateness`: how many deliveries had which lateness, by real topic and minute of delivery.
 Times are epoch ms, lateness is in ms. The state of the audit for its next run is in schemas.audit_state.
-The Spark form is text (DDL), so that readers of these tables do not need Spark.
 """
 
 from enum import Enum, StrEnum
@@ -59,7 +57,6 @@ class AuditClass(StrEnum):
 
 
 _TYPES = {"STRING": pa.string(), "INT": pa.int32(), "BIGINT": pa.int64(), "BINARY": pa.binary(), "BOOLEAN": pa.bool_()}
-_SPARK_NAMES = {type_: name for name, type_ in _TYPES.items()}
 
 
 def _struct(fields: str, *more: tuple[str, pa.DataType]) -> pa.DataType:
@@ -70,14 +67,6 @@ def _struct(fields: str, *more: tuple[str, pa.DataType]) -> pa.DataType:
 
 _HASHES = "key BIGINT, value BIGINT, headers BIGINT"
 _WANT = ("want", _struct(_HASHES))
-
-
-def spark_name(type_: pa.DataType) -> str:
-    if pa.types.is_list(type_):
-        return f"ARRAY<{spark_name(type_.value_type)}>"
-    if pa.types.is_struct(type_):
-        return f"STRUCT<{', '.join(f'`{f.name}`: {spark_name(f.type)}' for f in type_)}>"
-    return _SPARK_NAMES[type_]
 
 
 class Kind(Enum):
@@ -160,10 +149,6 @@ class Table(NamedTuple):
     def arrow(self) -> pa.Schema:
         """Return the Arrow schema. Every field is nullable, as Spark writes no other."""
         return pa.schema([pa.field(c.name, c.kind.value, metadata={"comment": c.meaning}) for c in self.columns])
-
-    def spark_ddl(self) -> str:
-        """Return the DDL for StructType.fromDDL, `DataFrameReader.schema` and CREATE TABLE."""
-        return ", ".join(f"`{c.name}` {spark_name(c.kind.value)}" for c in self.columns)
 
 
 REQUESTS = Table(

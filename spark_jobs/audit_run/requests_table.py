@@ -12,11 +12,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from schemas.tables import REQUESTS
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.audit_run.audit_folder import all_parts
-from spark_jobs.platform.tables import read_table
+from spark_jobs.platform.tables import read_table, spark_schema
 
 Merge: TypeAlias = Callable[[str, str | None], None]
 """Merges the rows of REQUESTS as those of a part. The second argument is their folder; None: the whole table."""
-_COLUMNS = f"{REQUESTS.spark_ddl()}, requested_day DATE, part STRING"
 _DAY = (
     "date_from_unix_date(CAST(IF(requested_ms BETWEEN 0 AND 253402300799999, requested_ms DIV 86400000, NULL) AS INT))"
 )
@@ -29,7 +28,8 @@ def opened(arguments: AuditArguments) -> Merge:
         return lambda *_: None
     spark = SparkSession.active()
     name = f"`{arguments.table.replace('.', '`.`')}`"
-    spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({_COLUMNS}) USING iceberg PARTITIONED BY (requested_day)")
+    columns = f"{spark_schema(REQUESTS).toDDL()}, requested_day DATE, part STRING"
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg PARTITIONED BY (requested_day)")
 
     def merge(part: str, folder: str | None) -> None:
         rows = read_table(arguments.out, REQUESTS, folder)

@@ -20,6 +20,7 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from kafka_timer import headers as names
 from schemas.audit_state import OPEN_VERDICTS
@@ -38,7 +39,7 @@ from spark_jobs.errors import JobFailedError, command
 from spark_jobs.kafka.admin import Cluster, Span, committed_progress
 from spark_jobs.platform import files
 from spark_jobs.platform.session import job_session
-from spark_jobs.platform.tables import ddl, read_records, read_table, write_table, written
+from spark_jobs.platform.tables import read_records, read_table, write_table, written
 
 _DAY_MS = 86_400_000
 
@@ -153,8 +154,8 @@ def _sent(
     ends = {(span.topic, span.partition): span.end for span in marks}
     publish = PublishTask(arguments.access, id_, topic, arguments.marks, counts[arguments.resent_topic], share, ends)
     # One task, and so one producer, for each partition of the timer topic.
-    by_partition = bodies.repartition(counts[topic], "partition")
-    return by_partition.sortWithinPartitions("partition", "due_ms", "offset").mapInArrow(publish, ddl(SENT))
+    in_order = bodies.repartition(counts[topic], "partition").sortWithinPartitions("partition", "due_ms", "offset")
+    return in_order.mapInArrow(publish, from_arrow_schema(SENT))
 
 
 def _outcome_rows(looked: DataFrame, chosen: DataFrame, sent: DataFrame) -> DataFrame:

@@ -23,6 +23,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_jobs.errors import UsageError
@@ -30,7 +31,7 @@ from spark_jobs.importer.rows import ColumnMapping, InvalidRowError, is_export, 
 from spark_jobs.kafka.resend import RECORD
 from spark_jobs.platform import files
 from spark_jobs.platform.files import Uri
-from spark_jobs.platform.tables import Batches, Row, ddl
+from spark_jobs.platform.tables import Batches, Row
 
 UTF_8 = "utf-8"
 BROKEN = "_broken_line"
@@ -152,7 +153,7 @@ def opened(given: Sequence[str], form: str, mapped: ColumnMapping, encoding: str
         wanted = sorted({*mapped.columns.values()})
         if form == "json":
             lines = spark.read.text([*given]).select(F.col("value").cast("binary"))
-            yield lines.mapInArrow(ConvertTask(mapped, form, tuple(wanted), encoding), ddl(STAGED))
+            yield lines.mapInArrow(ConvertTask(mapped, form, tuple(wanted), encoding), from_arrow_schema(STAGED))
             return
         rows, names = _parquet(spark, given, wanted) if form == "parquet" else _csv(spark, given, encoding)
         kept = wanted or names
@@ -161,7 +162,7 @@ def opened(given: Sequence[str], form: str, mapped: ColumnMapping, encoding: str
         columns = [f"c{names.index(name)}" for name in kept]
         broken = F.lit(None).cast("string").alias("broken") if form == "parquet" else F.col(f"c{len(names)}")
         task = ConvertTask(mapped, form, tuple(kept), encoding)
-        yield numbered.select(*columns, broken).mapInArrow(task, ddl(STAGED))
+        yield numbered.select(*columns, broken).mapInArrow(task, from_arrow_schema(STAGED))
     finally:
         for name, was in before.items():
             spark.conf.set(name, str(was))

@@ -23,6 +23,7 @@ from zoneinfo import available_timezones
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from schemas import resent
 from schemas.resent import Job, MarkTopics
@@ -36,7 +37,6 @@ from spark_jobs.platform import files
 from spark_jobs.platform.files import Location
 from spark_jobs.platform.flags import FormerTopic, JobArguments, JobParser, Option, Setting, location, switch
 from spark_jobs.platform.session import job_session
-from spark_jobs.platform.tables import ddl
 
 _DAY_MS = 86_400_000
 _VERSION = 2
@@ -137,7 +137,7 @@ def _send(staged: DataFrame, cluster: Cluster, arguments: ImportArguments, name:
     rows = staged.select(F.expr("_metadata.file_name AS part"), F.expr("_metadata.row_index AS row"), "*")
     tasks = min(len(staged.inputFiles()), _TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
     parts = rows.repartition(max(1, tasks), "part").sortWithinPartitions("part", "row")
-    (sent,) = parts.mapInArrow(send, ddl(SENT)).agg(F.coalesce(F.sum("sent"), F.lit(0))).collect()
+    (sent,) = parts.mapInArrow(send, from_arrow_schema(SENT)).agg(F.coalesce(F.sum("sent"), F.lit(0))).collect()
     marks.read()
     refused = [(*at, code) for at, code in sorted(marks.refused.items())]
     told = spark.createDataFrame(refused, "part STRING, row BIGINT, failed STRING")

@@ -20,10 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
-from schemas.tables import Table, spark_name
+from schemas.tables import Table
 from spark_jobs.audit_rules.headers import HEADERS_DDL, headers_or_empty
 from spark_jobs.kafka.admin import Span
 from spark_jobs.kafka.security import KafkaAccess
@@ -58,7 +59,7 @@ def read_records(access: KafkaAccess, spans: Sequence[Span], *, committed: bool 
         if start < end:
             starts.setdefault(topic, {})[partition], ends.setdefault(topic, {})[partition] = start, end
     if not starts:
-        return empty_table(RECORDS_DDL)
+        return empty_table(cast(StructType, StructType.fromDDL(RECORDS_DDL)))
     options: dict[str, str | int] = {
         "kafka.isolation.level": "read_committed" if committed else "read_uncommitted",
         "maxRecordsPerPartition": _RECORDS_PER_TASK,
@@ -76,9 +77,9 @@ def follow_records(access: KafkaAccess, topic: str, most_per_batch: int) -> Data
     return _records(SparkSession.active().readStream, access, options)
 
 
-def empty_table(columns_ddl: str) -> DataFrame:
+def empty_table(schema: StructType) -> DataFrame:
     """Return no rows. The optimizer knows that it is empty, and removes joins and unions with it."""
-    columns = (F.lit(None).cast(f.dataType).alias(f.name) for f in cast(StructType, StructType.fromDDL(columns_ddl)))
+    columns = (F.lit(None).cast(field.dataType).alias(field.name) for field in schema)
     return SparkSession.active().range(1).where(F.lit(False)).select(*columns)
 
 
@@ -109,7 +110,7 @@ def as_table(rows: DataFrame, table: Table) -> DataFrame:
 
     `DataFrame.to` would copy each struct and array of each row. If all types are those of the table, none is copied.
     """
-    schema = _schema(table)
+    schema = spark_schema(table)
     given, wanted = dict(rows.dtypes), {field.name: field.dataType.simpleString() for field in schema}
     if any(given.get(name, kind) != kind for name, kind in wanted.items()):
         return rows.to(schema)
@@ -125,14 +126,14 @@ def write_table(rows: DataFrame, out: Location, table: Table, part: str | None =
 
 
 def read_table(out: Location, table: Table, part: str | None = None) -> DataFrame:
-    return SparkSession.active().read.schema(_schema(table)).parquet(str(folder(out, table, part)))
+    return SparkSession.active().read.schema(spark_schema(table)).parquet(str(folder(out, table, part)))
 
 
 def read_tables(table: Table, places: Sequence[Location]) -> DataFrame:
     """Return the rows of some files or folders of a table; folders below them are not columns."""
     if not places:
-        return empty_table(table.spark_ddl())
-    reader = SparkSession.active().read.schema(_schema(table)).option("recursiveFileLookup", "true")
+        return empty_table(spark_schema(table))
+    reader = SparkSession.active().read.schema(spark_schema(table)).option("recursiveFileLookup", "true")
     return reader.parquet(*map(str, places))
 
 
@@ -154,8 +155,8 @@ def parts_of(out: Location, table: Table, pattern: str) -> list[str]:
     return [name.removesuffix(f"/{_ONE_FILE}") for name in files.found(out / table.name, f"{pattern}/{_ONE_FILE}")]
 
 
-def _schema(table: Table) -> StructType:
-    return cast(StructType, StructType.fromDDL(table.spark_ddl()))
+def spark_schema(table: Table) -> StructType:
+    return from_arrow_schema(table.arrow())
 
 
 Keep: TypeAlias = Callable[..., DataFrame]
@@ -180,10 +181,6 @@ def written(folder: Location) -> Iterator[Keep]:
         yield keep
     finally:
         files.delete(folder)
-
-
-def ddl(schema: pa.Schema) -> str:
-    return ", ".join(f"`{field.name}` {spark_name(field.type)}" for field in schema)
 
 
 def rows_of(batches: Batches) -> Iterator[Row]:

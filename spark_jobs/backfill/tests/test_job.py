@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from schemas.resent import Job, MarkTopics
 from schemas.tables import REQUESTS
@@ -21,7 +22,6 @@ from spark_jobs.backfill.outcomes import marked, unreliable_topics, with_outcome
 from spark_jobs.backfill.publish import BODIES
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
-from spark_jobs.platform.tables import ddl
 from spark_jobs.tests.fake_cluster import FakeCluster
 
 pytestmark = pytest.mark.spark
@@ -153,7 +153,7 @@ def test_what_waited_before_the_real_topics_were_looked_at_is_not_asked_about_ag
         return with_outcomes(judged.withColumns(nothing), {"orders": True}, [], NOW_MS)
 
     def judged(asked: DataFrame, *_: object) -> DataFrame:
-        return asked.mapInArrow(BridgeAtWork(tmp_path), ddl(WAITS))
+        return asked.mapInArrow(BridgeAtWork(tmp_path), from_arrow_schema(WAITS))
 
     monkeypatch.setattr(backfill, "_with_reasons", judged)
     monkeypatch.setattr(backfill, "with_later_outcomes", nothing_came)

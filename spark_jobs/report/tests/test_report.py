@@ -15,7 +15,7 @@ from spark_jobs.audit import conclude
 from spark_jobs.audit_rules.judgement import out_of_order
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.kafka.security import KafkaAccess
-from spark_jobs.platform.tables import read_table, write_table
+from spark_jobs.platform.tables import read_table, spark_schema, write_table
 from spark_jobs.report import summary
 from spark_jobs.report.report import lateness_svg
 from spark_jobs.report.summary import EDGES_MS, AuditVerdict, Bin, LatenessSummary, Remarks
@@ -100,7 +100,7 @@ def write_requests(spark: SparkSession, judged: dict[str, Found], tmp_path: Path
 
     def write(name: str) -> DataFrame:
         rows = [row.asDict() for row in judged[name].rows]
-        write_table(spark.createDataFrame(rows, REQUESTS.spark_ddl()), tmp_path, REQUESTS)
+        write_table(spark.createDataFrame(rows, spark_schema(REQUESTS)), tmp_path, REQUESTS)
         return read_table(tmp_path, REQUESTS)
 
     return write
