@@ -19,7 +19,8 @@ expression for both. Python runs for the rows only if there is a recurring timer
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -32,6 +33,7 @@ from spark_jobs.audit_rules import headers as c
 _TEXT = rf"\A[ -~]{{1,{names.LONGEST_RULE}}}\z"
 _FIVE_FIELDS = r"\A *[!-~]+( +[!-~]+){4} *\z"
 _FACTS = "bad_rule BOOLEAN, off_rule BOOLEAN, is_over BOOLEAN, next_due_ms BIGINT"
+MatchMs: TypeAlias = Callable[[str, str, int], int | None]
 _HORIZON_YEARS = 9
 """The bridge gives up a search after so many years, too."""
 
@@ -113,12 +115,10 @@ def _text(headers: Column, name: str) -> Column:
 def with_endings(folded: DataFrame) -> DataFrame:
     """Return the evidence with receipts about the end of a series at its last occurrence: they name the request."""
     told = [name for name in folded.columns if name.startswith(("told_ended", "told_by"))]
-    asked = F.col("asked")
     by = Window.partitionBy(F.xxhash64("series"), "series")
-    numbered = folded.withColumns({"series": of(F.col("origin")), "number": asked["occurrence"]})
-    is_last = F.col("number") == F.max("number").over(by)
-    ends = {name: F.when(is_last, F.max(name).over(by)) for name in told}
-    moved = {name: F.when(F.col("number").isNull(), F.col(name)).otherwise(end) for name, end in ends.items()}
+    numbered = folded.withColumns({"series": of(F.col("origin")), "number": F.col("asked.occurrence")})
+    is_last, is_other = F.col("number") == F.max("number").over(by), F.col("number").isNull()
+    moved = {name: F.when(is_other, F.col(name)).when(is_last, F.max(name).over(by)) for name in told}
     return numbered.withColumns(moved).drop("series", "number")
 
 
@@ -140,17 +140,9 @@ def judged(found: DataFrame, skew_ms: int) -> DataFrame:
     has_later = F.coalesce(F.max("number").over(series) > F.col("number"), F.lit(False))
     rows = rows.withColumns({"me": me, "before": before, "has_later": has_later})
     rule = F.when(F.col("number").isNotNull() & ~F.col("malformed"), F.col("asked.rule"))
-
-    find = match_ms
-
-    def facts(text: str | None, asked: Any, scheduled_ms: int | None, me: Any, before: Any) -> tuple[Any, ...] | None:
-        if text is None:
-            return None
-        return _facts(_Rule.read(text, find), asked, scheduled_ms, me, before, skew_ms)
-
     asked = F.struct("asked.requested_ms", "asked.due_ms")
     # With useArrow given, PySpark 4.2 does not try to tell the kind of UDF from the annotations, which it cannot.
-    judge = F.udf(facts, f"STRUCT<{_FACTS}>", useArrow=False)
+    judge = F.udf(partial(_facts, match_ms, skew_ms), f"STRUCT<{_FACTS}>", useArrow=False)
     told = judge(rule, asked, F.col("scheduled_ms"), F.col("me"), F.col("before"))
     known = rows.withColumn("facts", told)
     flags = {name: F.coalesce(f"facts.{name}", F.lit(False)) for name in ("bad_rule", "off_rule", "is_over")}
@@ -216,10 +208,10 @@ class _Rule(NamedTuple):
     missed: str
     zone: str
     cron: str
-    match_ms: Callable[[str, str, int], int | None]
+    match_ms: MatchMs
 
     @classmethod
-    def read(cls, text: str, match_ms: Callable[[str, str, int], int | None]) -> "_Rule":
+    def read(cls, text: str, match_ms: MatchMs) -> "_Rule":
         has_no_time, every, until, most, missed, zone, cron = text.split("|", 6)
         needs_first = bool(cron) and has_no_time == "1"
         return cls(needs_first, int(every), int(until), int(most), missed or "one", zone or "UTC", cron, match_ms)
@@ -239,9 +231,12 @@ class _Rule(NamedTuple):
 
 
 def _facts(
-    rule: _Rule, asked: Any, scheduled_ms: int | None, me: Any, before: Any, skew_ms: int
-) -> tuple[bool, bool, bool, int | None]:
+    find: MatchMs, skew_ms: int, text: str | None, asked: Any, scheduled_ms: int | None, me: Any, before: Any
+) -> tuple[bool, bool, bool, int | None] | None:
     """Return `_FACTS` of one occurrence. before: the one before it in the series; None: it is not known."""
+    if text is None:
+        return None
+    rule = _Rule.read(text, find)
     try:
         if rule.cron:
             rule.match_ms(rule.cron, rule.zone, 0)
