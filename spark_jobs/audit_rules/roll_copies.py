@@ -141,12 +141,11 @@ def claim_evidence(told: DataFrame) -> DataFrame:
     # Built field by field: each withField of a chain would double the plan.
     own, said = F.col("asked"), F.col("says")
     fields = {name: own[name] for name in ASKED}
-    fields |= {name: said[name] for name in ("due_ms", "id")} | {"expected_ms": said["due_ms"]}
     is_later = _is_later_occurrence()
     offset = F.when(is_later, own["offset"]).otherwise(F.col("origin_offset"))
     fields |= {"offset": offset, "kind": said["action"], "malformed": F.lit(False), "occurrence": said["occurrence"]}
     by_rule_ms = F.coalesce(said["scheduled_ms"], said["due_ms"])
-    fields |= {"due_ms": by_rule_ms, "expected_ms": F.greatest(by_rule_ms, own["requested_ms"])}
+    fields |= {"id": said["id"], "due_ms": by_rule_ms, "expected_ms": F.greatest(by_rule_ms, own["requested_ms"])}
     stands_in = F.struct(*(column.alias(name) for name, column in fields.items()))
     is_copy = F.col("is_copy")
     at_ms, none = F.col("requested_ms"), F.lit(None).cast("bigint")

@@ -198,8 +198,7 @@ def write_changed(out: Location, rows: DataFrame, taken: DataFrame | None, plan:
         differs = (was != F.col("class")) | (F.coalesce("were", F.array()) != F.col("faults"))
         changed = rows.join(before, "origin", "left").where(differs)
         asleep = stood if taken is None else stood.join(taken.select("origin"), "origin", "left_anti")
-        columns = REQUESTS.arrow().names
-        still = still.select(*columns).unionByName(asleep.select(*columns))
+        still = still.select(asleep.columns).unionByName(asleep)
     write_table(changed, out, REQUESTS, plan.name)
     write_table(still, out, OPEN_VERDICTS, plan.name)
 
@@ -208,12 +207,8 @@ def _write_state(kept: DataFrame, seen: Observations, part: Part, earlier: _Earl
     """Write what the next parts need of the open timers, and the evidence of closed ones."""
     stays = F.col("open") | F.col("ahead")
     _, partition, offset = coverage.parse_origin()
-    closed = kept.where(~stays).select(
-        *EVIDENCE.arrow().names,
-        partition.alias("at_partition"),
-        offset.alias("at_offset"),
-        F.lit(part.plan.number).cast("bigint").alias("part"),
-    )
+    number = F.lit(part.plan.number).cast("bigint")
+    closed = kept.where(~stays).withColumns({"at_partition": partition, "at_offset": offset, "part": number})
     write_table(closed.sortWithinPartitions("at_partition", "at_offset"), part.state.out, CLOSED, part.plan.name)
     rows = keep(_open_rows(kept.where(stays), seen, part))
     counted = {
@@ -232,7 +227,7 @@ def _write_state(kept: DataFrame, seen: Observations, part: Part, earlier: _Earl
     after = replace(part.state, part=plan.name, number=plan.number, as_of_ms=plan.as_of_ms, open=count, has=has)
     gone = None
     if earlier is not None and earlier.asleep is not None:
-        gone = earlier.asleep.select("origin", "wake_ms", F.lit(part.plan.number).cast("bigint").alias("part"))
+        gone = earlier.asleep.select("origin", "wake_ms", number.alias("part"))
     return part.state.written(rows, gone, after, told["rows"])
 
 
