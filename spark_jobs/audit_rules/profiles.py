@@ -79,7 +79,7 @@ def _by(profile: Profile, record: Column) -> Column:
         (names.ACTION, F.lit(True), F.when(~wrong, action)),
         *((name, ~is_bare & is_there, value) for name, is_there, value in schedule),
     ]
-    whole = F.lit(None).cast("binary")
+    whole, is_named = F.lit(None).cast("binary"), F.lit(False)
     if profile.cancels is not None:
         # Its value may be an id, or a topic, `+` and an id.
         raw, is_named = c.value_of(sent, profile.cancels), c.has(sent, profile.cancels)
@@ -87,10 +87,8 @@ def _by(profile: Profile, record: Column) -> Column:
         rest = F.substring(raw, F.length(topic) + 2, F.length(raw))
         is_both = c.topic_name(topic).isNotNull() & (F.length(rest) > 0) & (F.length(raw) <= names.MAX_ID_BYTES)
         ours += [(names.TOPIC, is_named & is_both, topic), (names.ID, is_named, F.when(is_both, rest).otherwise(raw))]
-        ours += [(name, ~is_named & is_there, value) for name, is_there, value in _id(profile, record)]
         whole = F.when(is_named & is_both, raw)
-    else:
-        ours += _id(profile, record)
+    ours += [(name, ~is_named & is_there, value) for name, is_there, value in _id(profile, record)]
     parts = (
         (is_there, F.lit(name).alias("key"), value.cast("binary").alias("value")) for name, is_there, value in ours
     )
