@@ -179,12 +179,11 @@ def read_outcomes(
     counts = _partition_counts(cluster, by_kind[""])
     unstable = cluster.unstable_spans([*spans, *cluster.spans([arguments.timer_topic])])
     hidden = [span for span in unstable if span.topic not in (arguments.timer_topic, arguments.receipts_topic)]
-    behind = read_records(arguments.access, hidden, committed=False)
-    undecided = evidence.origins(behind) if hidden else None
     unread = [span for span in unstable if span.topic == arguments.timer_topic]
-    if unread:  # a copy for the next occurrence may be there
-        before = evidence.origins_before(read_records(arguments.access, unread, committed=False))
-        undecided = before if undecided is None else undecided.unionByName(before).distinct()
+    undecided = None
+    if hidden or unread:  # a copy for the next occurrence may be among the unread
+        behind, copies = (read_records(arguments.access, found, committed=False) for found in (hidden, unread))
+        undecided = evidence.origins(behind).unionByName(evidence.origins_before(copies)).distinct()
     is_controlled = arguments.control_topic in cluster.partitions  # the topic is small, as it is compacted
     control = read_records(arguments.access, cluster.spans([arguments.control_topic])) if is_controlled else None
     seen = Observations(
