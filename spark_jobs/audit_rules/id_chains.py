@@ -59,14 +59,9 @@ def link_ids(folded: DataFrame, has: Set[Feature] = EVERY_FEATURE) -> DataFrame:
     order = _chain(*apart).orderBy(*_IN_ORDER)
     left = (F.coalesce("deliveries", F.lit(0)) > 0) | (F.coalesce("rejections", F.lit(0)) > 0)
     held_ms = F.when(F.col("pause.ms").isNotNull(), F.coalesce("pause.ended_ms", F.lit(FOREVER_MS)))
-    me = F.struct(
-        asked["kind"].alias("kind"),
-        F.col("origin").alias("origin"),
-        asked["requested_ms"].alias("ms"),
-        F.col("answered_ms").alias("answered_ms"),
-        left.alias("left"),
-        F.greatest(asked["expected_ms"], "moved_high", held_ms).alias("expected_ms"),
-    )
+    expected_ms = F.greatest("asked.expected_ms", "moved_high", held_ms).alias("expected_ms")
+    requested_ms = asked["requested_ms"].alias("ms")
+    me = F.struct("asked.kind", "origin", requested_ms, "answered_ms", left.alias("left"), expected_ms)
     follower = F.lead(me).over(order)
     if Feature.SERIES in has:  # the next one at another place: from the end of the chain, the last first one of a place
         is_first = F.coalesce(F.lag("at").over(order) != F.col("at"), F.lit(True))
@@ -87,14 +82,12 @@ def _with_whole_ids(chained: DataFrame, stands: Column) -> DataFrame:
     asked, is_timer = F.col("asked"), stands & F.col("asked.kind").isin("schedule", "replace")
     has_two = stands & asked["whole_id"].isNotNull()
     whole = F.when(has_two, _chain_of(asked["whole_id"])).otherwise(F.col("chain"))
-    found = chained.withColumn("whole", whole).withColumn("is_known", F.max(is_timer).over(_before("whole")))
-    is_whole = has_two & F.coalesce("is_known", F.lit(False))
-    found = found.withColumn("chain", F.when(is_whole, F.col("whole")).otherwise(F.col("chain")))
+    is_whole = has_two & F.coalesce(F.max(is_timer).over(_before("whole")), F.lit(False))
+    chain = F.when(is_whole, F.col("whole")).otherwise(F.col("chain"))
+    found = chained.withColumn("whole", whole).withColumn("chain", chain)
     waits_for = F.last(F.when(is_timer, asked["target"]), ignorenulls=True).over(_before("chain"))
-    misses = has_two & (F.col("chain") != F.col("whole")) & ~F.col("waits_for").eqNullSafe(asked["target"])
-    decided = found.withColumn("waits_for", waits_for)
-    decided = decided.withColumn("chain", F.when(misses, F.col("origin")).otherwise(F.col("chain")))
-    return decided.drop("whole", "is_known", "waits_for")
+    misses = has_two & (F.col("chain") != F.col("whole")) & ~waits_for.eqNullSafe(asked["target"])
+    return found.withColumn("chain", F.when(misses, F.col("origin")).otherwise(F.col("chain"))).drop("whole")
 
 
 def _with_origins(chained: DataFrame, is_taken: Column) -> DataFrame:
@@ -107,10 +100,9 @@ def _with_origins(chained: DataFrame, is_taken: Column) -> DataFrame:
     chain = F.when(F.col("names_one"), F.coalesce(of_timer, "origin")).otherwise(F.col("chain"))
     found = found.withColumn("chain", chain)
     last_timer = F.last(F.when(is_timer, F.col("origin")), ignorenulls=True).over(_before("chain"))
-    found = found.withColumn("last_timer", last_timer)
-    misses = F.col("names_one") & ~series.of(F.col("last_timer")).eqNullSafe(asked["of_origin"])
+    misses = F.col("names_one") & ~series.of(last_timer).eqNullSafe(asked["of_origin"])
     found = found.withColumn("chain", F.when(misses, F.col("origin")).otherwise(F.col("chain")))
-    return found.drop("family", "names_one", "last_timer")
+    return found.drop("family", "names_one")
 
 
 def _moved(chained: DataFrame, is_move: Column) -> DataFrame:
@@ -183,9 +175,5 @@ def _refused_at_intake() -> Column:
     # A recurring timer is refused at intake if its copy would be too large, also if it is due at once.
     overdue &= asked["rule"].isNull() | F.coalesce(F.col("copies") > 0, F.lit(False))
     overdue &= ~F.col("told_missed").eqNullSafe(REFUSED)
-    refused = (
-        F.when(code.isin(*DELIVERY_CODES), F.lit(False))
-        .when(code.isin(*AMBIGUOUS_CODES), ~overdue & F.col("answered_ms").isNull())
-        .otherwise(F.lit(True))
-    )
-    return F.coalesce(F.when(code.isNotNull(), refused), F.lit(False))
+    may_be_intake = ~code.isin(*AMBIGUOUS_CODES) | (~overdue & F.col("answered_ms").isNull())
+    return F.coalesce(~code.isin(*DELIVERY_CODES) & may_be_intake, F.lit(False))
