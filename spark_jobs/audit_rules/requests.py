@@ -187,13 +187,10 @@ def _due_ms(headers: Column, levels_ms: Sequence[int]) -> Column:
 
 def _bad_schedule(headers: Column) -> Column:
     """Return True if a header of a schedule does not parse, is null and may not be, or is the bridge's own."""
-    partition = c.value_of(headers, names.PARTITION)
-    expire = c.decimal(c.value_of(headers, names.EXPIRE_MS))
-    return (
-        (c.has(headers, names.PARTITION) & c.partition_number(partition).isNull())
-        | (c.has(headers, names.EXPIRE_MS) & expire.isNull())
-        | c.has(headers, names.PROFILE)
-    )
+    wrong = c.has(headers, names.PROFILE)
+    wrong |= c.has(headers, names.PARTITION) & c.partition_number(c.value_of(headers, names.PARTITION)).isNull()
+    wrong |= c.has(headers, names.EXPIRE_MS) & c.decimal(c.value_of(headers, names.EXPIRE_MS)).isNull()
+    return wrong
 
 
 def _is_dubious(headers: Column) -> Column:

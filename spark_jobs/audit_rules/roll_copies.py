@@ -149,8 +149,7 @@ def claim_evidence(told: DataFrame) -> DataFrame:
     stands_in = F.struct(*(column.alias(name) for name, column in fields.items()))
     is_copy = F.col("is_copy")
     at_ms, none = F.col("requested_ms"), F.lit(None).cast("bigint")
-    pause = {"ms": at_ms, "ended_ms": none, "answered_ms": none, "since_ms": at_ms}
-    held = F.struct(*(column.alias(name) for name, column in pause.items()))
+    held = F.struct(at_ms.alias("ms"), none.alias("ended_ms"), none.alias("answered_ms"), at_ms.alias("since_ms"))
     is_moved = said["scheduled_ms"] != said["due_ms"]  # of a recurring timer; of others, their moves say it
     # One pass, not one per kind: `told` depends on all requests.
     return told.select(

@@ -132,10 +132,9 @@ def judged(found: DataFrame, skew_ms: int) -> DataFrame:
     """Return `found` (spark_jobs.audit_rules.judgement) with `bad_rule`, `off_rule`, `is_over`, `has_later`, ..."""
     series = Window.partitionBy(F.xxhash64("series"), "series")
     rows = found.withColumns({"series": of(F.col("origin")), "number": F.col("asked.occurrence")})
-    left_ms = F.coalesce("delivered_ms", "rejected_ms")
-    rows = rows.withColumns({"by_rule_ms": F.coalesce("scheduled_ms", "asked.due_ms"), "left_ms": left_ms})
-    passed_ms = F.greatest("by_rule_ms", "due_ms").alias("passed_ms")
-    me = F.struct("number", "by_rule_ms", passed_ms, "left_ms", "delivered_ms")
+    by_rule_ms, left_ms = F.coalesce("scheduled_ms", "asked.due_ms"), F.coalesce("delivered_ms", "rejected_ms")
+    times = {"by_rule_ms": by_rule_ms, "passed_ms": F.greatest(by_rule_ms, "due_ms"), "left_ms": left_ms}
+    me = F.struct("number", *(time_ms.alias(name) for name, time_ms in times.items()), "delivered_ms")
     before = F.lag(me).over(series.orderBy("number"))
     has_later = F.coalesce(F.max("number").over(series) > F.col("number"), F.lit(False))
     rows = rows.withColumns({"me": me, "before": before, "has_later": has_later})
@@ -143,11 +142,10 @@ def judged(found: DataFrame, skew_ms: int) -> DataFrame:
     asked = F.struct("asked.requested_ms", "asked.due_ms")
     # With useArrow given, PySpark 4.2 does not try to tell the kind of UDF from the annotations, which it cannot.
     judge = F.udf(partial(_facts, match_ms, skew_ms), f"STRUCT<{_FACTS}>", useArrow=False)
-    told = judge(rule, asked, F.col("scheduled_ms"), F.col("me"), F.col("before"))
-    known = rows.withColumn("facts", told)
+    known = rows.withColumn("facts", judge(rule, asked, F.col("scheduled_ms"), F.col("me"), F.col("before")))
     flags = {name: F.coalesce(f"facts.{name}", F.lit(False)) for name in ("bad_rule", "off_rule", "is_over")}
     known = known.withColumns({**flags, "next_due_ms": F.col("facts.next_due_ms")})
-    return known.drop("series", "number", "by_rule_ms", "left_ms", "me", "before", "facts")
+    return known.drop("series", "number", "me", "before", "facts")
 
 
 def match_ms(expression: str, zone: str, after_ms: int) -> int | None:
