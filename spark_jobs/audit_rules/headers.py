@@ -57,7 +57,7 @@ def _position(headers: Column, name: str) -> Column:
 def last_value_of(headers: Column, name: str) -> Column:
     """Return the value of the last header with that name: the bridge adds its own after the sender's."""
     from_end = F.array_position(F.reverse(headers["key"]), F.lit(name)).cast("int")
-    return F.when(has(headers, name), F.get(headers["value"], F.size(headers) - from_end))
+    return F.get(headers["value"], F.size(headers) - from_end)
 
 
 def decimal(value: Column) -> Column:

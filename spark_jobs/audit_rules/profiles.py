@@ -113,8 +113,7 @@ def _action(profile: Profile, record: Column) -> Column:
         unsaid = F.when(record["value"].isNull(), F.lit(b"cancel")).otherwise(unsaid)
     action = unsaid
     if profile.action is not None:
-        given = c.value_of(sent, profile.action)
-        known = F.coalesce(*(F.when(given == F.lit(theirs), F.lit(ours)) for theirs, ours in profile.actions.items()))
+        known = c.lookup(profile.actions, c.value_of(sent, profile.action))
         action = F.when(c.has(sent, profile.action), known).otherwise(unsaid)
     if profile.cancels is not None:
         action = F.when(c.has(sent, profile.cancels), F.lit(b"cancel")).otherwise(action)
@@ -155,11 +154,8 @@ def _schedule(profile: Profile, sent: Column) -> list[Told]:
 def _missed(policy: tuple[str, Mapping[bytes | None, bytes]], sent: Column) -> Column:
     """Return the value of `timer-missed`; null for a policy that does not exist."""
     header, values = policy
-    given = c.value_of(sent, header)
-    known = F.when(~c.has(sent, header), F.lit(values[None]))
-    for theirs, ours in values.items():
-        known = known if theirs is None else known.when(given == F.lit(theirs), F.lit(ours))
-    return known
+    told = {theirs: ours for theirs, ours in values.items() if theirs is not None}
+    return F.when(c.has(sent, header), c.lookup(told, c.value_of(sent, header))).otherwise(F.lit(values[None]))
 
 
 def _is_refused(profile: Profile, sent: Column) -> Column:
