@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from kafka_timer.headers import MAX_DELAY_MS
 from schemas import resent
 from schemas.resent import Job, MarkTopics
 from spark_jobs.errors import UsageError, command
@@ -38,7 +39,6 @@ from spark_jobs.platform.files import Location
 from spark_jobs.platform.flags import FormerTopic, JobArguments, JobParser, Option, Setting, location, switch
 from spark_jobs.platform.session import job_session
 
-_DAY_MS = 86_400_000
 _VERSION = 2
 """Version of the format of OUT and of the marks."""
 _STAGED_FOLDER, _REJECTS, _FAILED = "staged", "rejects", "failed"
@@ -155,7 +155,7 @@ def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.enviro
     rows.add_argument("--set", action="append", default=[], metavar="<field=value>", help="For all rows; may repeat.")
     rows.add_argument("--zone", metavar="<name>", help="Zone of times without one, as Europe/Berlin; default: none.")
     rows.add_argument(
-        "--max-delay-ms", type=int, metavar="<int>", default=366 * _DAY_MS, help="The bridge's; default %(default)s."
+        "--max-delay-ms", type=int, metavar="<int>", default=MAX_DELAY_MS, help="The bridge's; default %(default)s."
     )
     given = parser.resolved(argv, environment)
     columns, same = (_pairs(f"--{name}", given.pop(name)) for name in ("map", "set"))
