@@ -48,9 +48,8 @@ def run_archive(arguments: ArchiveArguments) -> int:
         require_no_gap(cluster, arguments.out, topic)
         require_same_topic(cluster, arguments.out, topic)
         records = follow_records(arguments.access, topic, _MOST_PER_BATCH)
-        trigger: dict[str, Any] = {"processingTime": "60 seconds"}
+        trigger: dict[str, Any] = {"processingTime": "60 seconds"} if arguments.follow else {"availableNow": True}
         if not arguments.follow:
-            trigger = {"availableNow": True}
             spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", 100_000)  # all are counted at the end
         query = (
             records.withColumn("day", F.to_date(F.timestamp_millis("timestamp_ms")))

@@ -18,9 +18,7 @@ _NEEDED = ("origin", "reason", "until")
 
 def waived(path: Path | None, as_of_ms: int) -> DataFrame | None:
     """Return the origins that are waived at this time, as `origin`; None if there are none. Raises UsageError."""
-    if path is None:
-        return None
-    origins = sorted({origin for origin, until_ms in read(path) if until_ms > as_of_ms})
+    origins = [] if path is None else sorted({origin for origin, until_ms in read(path) if until_ms > as_of_ms})
     if not origins:
         return None
     return SparkSession.active().createDataFrame(pa.table({"origin": origins}))

@@ -26,7 +26,6 @@ from operator import itemgetter
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StringType
 
 from kafka_timer.headers import PAUSED_MS
 from schemas.journal import Decisions, JournalRecord
@@ -51,7 +50,7 @@ def with_reasons(asked: DataFrame, journal: DataFrame, progress: Mapping[int, Pr
     parts = (asked.select("partition", "offset"), records, asked)
     steps = (part.withColumn("step", F.lit(step)) for step, part in enumerate(parts))
     rows = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), steps)
-    judged = asked.withColumn("waits", F.lit(None).cast(StringType())).schema
+    judged = asked.withColumn("waits", F.lit(None).cast("string")).schema
     in_order = rows.repartition("partition").sortWithinPartitions("partition", "step", "offset")
     schema = to_arrow_schema(judged)
     return in_order.mapInArrow(lambda batches: batches_of(_judged(progress, rows_of(batches)), schema), judged)

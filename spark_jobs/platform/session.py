@@ -219,8 +219,7 @@ def operator_settings(*, submitted: bool) -> set[str]:
         return {name for name, _ in SparkConf().getAll()}
     given = set(re.findall(r"--conf[ =][\"']?([\w.]+)=", os.environ.get("PYSPARK_SUBMIT_ARGS", "")))
     folder = os.environ.get("SPARK_CONF_DIR")
-    file = Path(folder, "spark-defaults.conf") if folder else None
-    if file is not None and file.is_file():
+    if folder and (file := Path(folder, "spark-defaults.conf")).is_file():
         given |= set(re.findall(r"^\s*(spark\.[\w.]+)[\s=:]", file.read_text(encoding="utf-8"), re.MULTILINE))
     return given
 

@@ -179,13 +179,12 @@ def verdict(
         unproved += unread_outcomes(table)
     out_of_order, disorder = _disorder(table, arguments)
     lateness = lateness_percentiles(counts).collect()[0]
-    shown = by_topic.orderBy(F.desc("faults"), F.desc("requests"), "topic").limit(MOST_TOPICS).collect()
     return AuditVerdict(
         out=arguments.out,
         as_of_ms=as_of_ms,
         counts=of_class,
         lateness=LatenessSummary(*(lateness[f"lateness_{name}"] for name in LatenessSummary._fields)),
-        topics=tuple(shown),
+        topics=tuple(by_topic.orderBy(F.desc("faults"), F.desc("requests"), "topic").limit(MOST_TOPICS).collect()),
         topics_in_all=sums.topics,
         requests=sums.requests,
         notes=(*remarks.notes, *disorder),
