@@ -230,10 +230,10 @@ def recover(
     the disk does not return what was just written; PartitionUnreadableError if another owner commits meanwhile.
     """
     plan = plan or plan_recovery(partition, disk, history, options)
-    recovered = _Recovery(partition, disk, history, options, plan).recover()
-    try:  # the journal may be newer than the progress, which was read before it
-        if not plan.is_adopted and history.progress(partition) not in (None, plan.progress):
-            raise PartitionUnreadableError(f"{partition}: another owner has committed progress meanwhile")
+    recovery = _Recovery(partition, disk, history, options, plan)
+    recovered = recovery.recover()
+    try:
+        recovery.require_current()
     except BaseException:
         recovered.store.close()
         raise
@@ -264,7 +264,7 @@ def refresh_standby(partition: TimerPartition, disk: Disk, history: History, opt
     options = replace(options, adopt_progress=None)  # an owner's decision
     plan = plan_recovery(partition, disk, history, options)
     if plan.found is None or plan.work or plan.found.progress != plan.progress:
-        _close_durably(_Recovery(partition, disk, history, options, plan, logging.DEBUG).recover(), journal_offset)
+        _close_durably(_Recovery(partition, disk, history, options, plan, is_standby=True).recover(), journal_offset)
 
 
 def _close_durably(recovered: Recovered, journal_offset: int) -> None:
@@ -299,7 +299,8 @@ class _Recovery:
     _history: History
     _options: TurnOptions
     _plan: RecoveryPlan
-    _log_level: int = logging.INFO
+    is_standby: bool = False
+    """Another instance owns the partition, and commits meanwhile."""
 
     def recover(self) -> Recovered:
         """Recover by the plan. The journal may be newer than the plan's progress."""
@@ -315,9 +316,17 @@ class _Recovery:
         except CorruptStoreError as wrong:
             if found is None:
                 raise
+            if not self.is_standby:
+                self.require_current()
             require_rebuildable(partition, self._history, low_offset, wrong)
             invalidate_store(partition, self._disk, wrong)
             return self._fit(None, journal.for_rebuild())
+
+    def require_current(self) -> None:
+        """Raise PartitionUnreadableError if the journal may be newer than the plan's progress: they may not fit."""
+        plan, partition = self._plan, self._partition
+        if not plan.is_adopted and self._history.progress(partition) not in (None, plan.progress):
+            raise PartitionUnreadableError(f"{partition}: another owner has committed progress meanwhile")
 
     def _fit(self, found: Checkpoint | None, decisions: Decisions) -> Recovered:
         """Recover; use more slots than the settings say if the pending timers span more than a lap of the wheel."""
@@ -348,7 +357,7 @@ class _Recovery:
         ended = decisions.ended | set(found.ended_flights if found else ())
         flights = CopiesInFlight(self._partition, decisions.flights.values(), ended)
         log.log(
-            self._log_level,
+            logging.DEBUG if self.is_standby else logging.INFO,
             "%s: recovered to offset %d, %d timers pending; %s, read from offset %d",
             *(self._partition, progress.next_offset, store.pending),
             *("from Kafka alone" if found is None else "from its directory", start),

@@ -363,6 +363,24 @@ def test_a_prepared_store_includes_all_decisions_up_to_its_journal_offset(step: 
     assert (store.pending, [flight.origin_offset for flight in flights.all()]) == (0, [0])
 
 
+def test_a_store_is_not_taken_for_damaged_if_another_owner_commits_meanwhile() -> None:
+    """The journal is then newer than the progress, and a store may fit none of both."""
+    world, disk = World(replace(SMALL, receipts="none")), SimDisk()
+    world.send("a", 1500)
+    world.bridge.run(90)
+    prepare_store(PARTITION, disk, FakeHistory(world.kafka, world.group, "timer.journal"), world.options)
+    disk.remove(f"body/{disk.names('body')[0]}")
+
+    def meanwhile(at: str) -> None:
+        if at == "history.journal":  # after the progress was read
+            world.bridge.run(2 * WINDOW_MS)
+
+    history = FakeHistory(world.kafka, world.group, "timer.journal", meanwhile=meanwhile)
+    with pytest.raises(PartitionUnreadableError):
+        prepare_store(PARTITION, disk, history, world.options)
+    assert disk.contents()["checkpoint"] != b""
+
+
 def test_a_member_removed_from_the_group_logs_its_partitions(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     world.send(delay_ms=300)
