@@ -39,6 +39,6 @@ def test_the_newest_ids_are_known_for_an_hour_after_their_last_delivery(monkeypa
     assert not known.has(b"b", 1001 + HOUR_MS)
     assert known.has(b"a", 2000 + HOUR_MS)
     assert not known.has(b"c", 1000)
-    monkeypatch.setattr(ids, "_MOST", 2)
+    monkeypatch.setattr(ids, "MOST_IDS", 2)
     known.add([b"a", b"c"], 2000)
     assert [known.has(id_, 2000) for id_ in (b"a", b"b", b"c")] == [True, False, True]
