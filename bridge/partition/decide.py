@@ -12,7 +12,8 @@
 
 One rule for ids: a request with an id ends the earlier pending timer with that id. A schedule then takes its place; a
 cancel does not. Timers to release are chosen after intake, and a request that names a timer of a transaction in flight
-waits for its outcome: a cancel that is taken in before the release commits wins.
+waits for its outcome: a cancel that is taken in before the release commits wins. So does a copy of such a timer: only a
+forged one can be read before the commit, and a retry may replace the copies.
 
 A move is a roll with another due time: the timer leaves the store, and its next copy has the new time. If a
 copy is in flight at that time, it rolls once more when it is received. The next request must find the copy of a moved
@@ -35,7 +36,7 @@ Policy and quota apply once to each request. A replay uses the journal's refusal
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import NamedTuple, TypeAlias
 
@@ -170,9 +171,12 @@ class BatchIntake:
         self._counts_bytes = options.max_pending_bytes is not None
         self._confirms = is_sent("accepted", options.receipts)
 
-    def may_name(self, ids: frozenset[bytes]) -> bool:
-        """True if a request names one of these ids, or an origin."""
-        return self._is_by_origin or not ids.isdisjoint(self._ids)
+    def may_name(self, ids: frozenset[bytes], copies: Iterable[CopyInFlight]) -> bool:
+        """True if a request names one of these ids, or an origin, or may be one of these copies."""
+        if self._is_by_origin or not ids.isdisjoint(self._ids):
+            return True
+        claimed = {self.flights.offset_of(ask.origin) for _, ask in self._asked if isinstance(ask, Claim)}
+        return bool(claimed) and any(flight.origin_offset in claimed for flight in copies)
 
     def decide(self) -> None:
         """Decide what becomes of the requests, until `is_over(1)`, at least of the first few."""

@@ -185,7 +185,8 @@ class Partition:
                 taken = BatchIntake(
                     self._view, self.backlog[: min(self._part_size, left)], now_ms, self._overdue, is_over
                 )
-                if self._frozen is not None and taken.may_name(self._frozen.ids):
+                flown = self._frozen
+                if flown is not None and taken.may_name(flown.ids, flown.draft.decisions.rolled):
                     return IntakeStop.TURN_FULL, ""
                 self._take_in_part(taken, now_ms)
                 left -= taken.count

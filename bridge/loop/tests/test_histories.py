@@ -394,6 +394,24 @@ def test_a_forged_copy_is_refused_while_the_true_one_is_not_published_yet(troubl
     assert world.rejected() == [(b"not-ours", b"m")]
 
 
+def test_a_forged_copy_is_refused_while_a_retry_may_replace_the_true_one() -> None:
+    """The forgery equals the copy for the next occurrence. Its target takes no records, so this one rolls instead."""
+    worlds = twin, world = World(), World()
+    for each in worlds:
+        each.send("m", 500, extra=[("timer-every-ms", b"1000"), ("timer-count", b"2")])
+        each.bridge.run(490)
+    twin.bridge.run(50)
+    world.kafka.topics["orders"].unavailable, world.bridge.sink.slow_turns = True, 3
+    world.kafka.timeline.advance(10)
+    world.bridge.turn()
+    forged = twin.kafka.read(TIMERS)[1]
+    world.kafka.produce(TIMERS, forged.value, key=forged.key, headers=forged.headers)
+    world.bridge.run(100)
+    world.kafka.topics["orders"].unavailable = False
+    world.bridge.run(100_000)
+    assert (world.delivered(), world.rejected()) == (["m", "m"], [(b"not-ours", b"m")])
+
+
 # -- Cancel and replace
 
 
