@@ -8,7 +8,7 @@ A record that claims to be a copy is taken only if a copy of its origin with an 
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bridge.partition.request import absolute_headers, occurrence_of
@@ -145,11 +145,10 @@ class CopiesInFlight:
         self.depart([flight])
         self._unpublished.add(flight.origin_offset)
 
-    def publish(self, flights: Iterable[CopyInFlight]) -> None:
+    def publish(self, flights: Sequence[CopyInFlight]) -> None:
         """Add copies that the transaction in flight publishes, staged ones too."""
-        for flight in flights:
-            self._unpublished.discard(flight.origin_offset)
-            self.depart([flight])
+        self._unpublished.difference_update(flight.origin_offset for flight in flights)
+        self.depart(flights)
 
     def depart(self, flights: Iterable[CopyInFlight]) -> None:
         """Add copies, or replace them by those with another due time."""

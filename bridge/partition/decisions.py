@@ -3,7 +3,6 @@
 decide --BatchIntake.decisions--> Draft.decisions --journal_fields--> JournalRecord --Decisions--> replay at a start
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -44,12 +43,9 @@ class NewDecisions:
     def add(self, later: "NewDecisions") -> None:
         """Add later decisions. A moved copy may be read before the draft is frozen: the journal says `landed` alone."""
         if landed := set(later.landed):
-            self.forget_rolled(lambda flight: (flight.origin_offset, flight.rolls) in landed)
+            self.rolled = [flight for flight in self.rolled if (flight.origin_offset, flight.rolls) not in landed]
         for each in fields(self):
             getattr(self, each.name).extend(getattr(later, each.name))
-
-    def forget_rolled(self, is_forgotten: Callable[[CopyInFlight], bool]) -> None:
-        self.rolled = [flight for flight in self.rolled if not is_forgotten(flight)]
 
     def count(self) -> int:
         return sum(len(getattr(self, each.name)) for each in fields(self))

@@ -287,7 +287,8 @@ class Draft:
                 self.parked[body.origin_offset] = TOO_LARGE_TO_WAIT
             else:
                 copies.append(copy)
-        self.replace_by_copies(copies)
+        if copies:
+            self.replace_by_copies(copies)
         return [copy.flight for copy in copies]
 
     def replace_by_copies(self, copies: Sequence[RolledCopy]) -> None:
@@ -295,12 +296,10 @@ class Draft:
 
         A recurring timer then has no copy for its next occurrence, which would have the same origin and rolls.
         """
-        if not copies:
-            return
         rolled = {copy.flight.origin_offset for copy in copies}
         self.bodies = [body for body in self.bodies if body.origin_offset not in rolled]
         self.copies = [copy for copy in self.copies if copy.flight.origin_offset not in rolled]
-        self.decisions.forget_rolled(lambda flight: flight.origin_offset in rolled)
+        self.decisions.rolled = [flight for flight in self.decisions.rolled if flight.origin_offset not in rolled]
         for copy in copies:
             self.add_copy(copy)
 

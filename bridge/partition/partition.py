@@ -185,8 +185,7 @@ class Partition:
                 taken = BatchIntake(
                     self._view, self.backlog[: min(self._part_size, left)], now_ms, self._overdue, is_over
                 )
-                flown = self._frozen
-                if flown is not None and taken.may_name(flown.ids, flown.draft.decisions.rolled):
+                if (flown := self._frozen) and taken.may_name(flown.ids, flown.draft.decisions.rolled):
                     return IntakeStop.TURN_FULL, ""
                 self._take_in_part(taken, now_ms)
                 left -= taken.count

@@ -324,9 +324,8 @@ class _Recovery:
 
     def require_current(self) -> None:
         """Raise PartitionUnreadableError if the journal may be newer than the plan's progress: they may not fit."""
-        plan, partition = self._plan, self._partition
-        if not plan.is_adopted and self._history.progress(partition) not in (None, plan.progress):
-            raise PartitionUnreadableError(f"{partition}: another owner has committed progress meanwhile")
+        if not self._plan.is_adopted and self._history.progress(self._partition) not in (None, self._plan.progress):
+            raise PartitionUnreadableError(f"{self._partition}: another owner has committed progress meanwhile")
 
     def _fit(self, found: Checkpoint | None, decisions: Decisions) -> Recovered:
         """Recover; use more slots than the settings say if the pending timers span more than a lap of the wheel."""

@@ -119,11 +119,10 @@ class Timeliness:
         late_ms = sum(max(0, min(end, begun_ms) - max(begin, ready_ms)) for begin, end in pace.turns)
         if late_ms == 0:
             return ""
-        rates = {target: rate for (place, target), rate in self._rates.items() if place == partition}
-        since = {
-            target: sum(timers for at_ms, timers in rate.left if at_ms >= ready_ms) for target, rate in rates.items()
-        }
-        allowed_ms = LATEST_MS + float(sum(since.values()) // lot * _MARKERS_MS)
+        since = Counter[str]()
+        for (place, target), rate in self._rates.items():
+            since[target] += sum(timers for at_ms, timers in rate.left if at_ms >= ready_ms and place == partition)
+        allowed_ms = LATEST_MS + float(since.total() // lot * _MARKERS_MS)
         if limit is not None:
             allowed_ms += (since[each.target] + max(1, limit // 10)) * 1000 / limit
         return f"left {late_ms} ms late, {allowed_ms} are allowed: {each}" if late_ms > allowed_ms else ""
