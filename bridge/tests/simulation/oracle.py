@@ -729,6 +729,8 @@ class Oracle:
         is_time = timer.key.visit_ms <= at_ms < timer.due_ms or _is_old(commit, timer, entry)
         timer.was_leaving = timer.wish.target in self.failed_targets and timer.due_ms <= at_ms
         is_time |= timer.must_go_round or timer.was_leaving or follows_rule
+        # K had passed it when it was read, and then the clock was set back.
+        is_time |= timer.is_fresh and timer.key <= commit.progress.settled and at_ms < timer.due_ms
         _check(is_time, "rolled at another time than its visit", (timer.key.visit_ms, entry))
         self.counts["rolled as too old"] += at_ms >= timer.due_ms and not timer.must_go_round
         timer.copy_due_ms, timer.moved_ms, timer.must_go_round = due_ms, set(), False
