@@ -9,7 +9,7 @@ RowQueue has the order (visit_ms, origin offset). A cut is always at a full key.
 A tick that opens is one run; requests for open ticks are small runs. Many small runs are merged into one.
 
 OutOfOrderTimers are those whose key has passed, so that K says nothing about them. The journal names each. One waits
-for its wake-up time (the clock went back before K, or it was just rolled: roll cooldown), then perhaps for its target,
+for its wake-up time (the clock went back before K, or its copy would roll again soon), then perhaps for its target,
 which is blocked (timer.schedule.blocked_targets).
 """
 
