@@ -352,9 +352,10 @@ class UnchangedTopics(ConfluentTopics):
 
     def missing_in_group(self, group: str) -> dict[str, frozenset[str]]:
         """Return the operations that our user lacks on the group, and on the transactional ids of its instances."""
-        options = {"include_authorized_operations": True, "request_timeout": CALL_S}
+        options = {"include_authorized_operations": True}
         described = self._answer(
-            group, lambda: answered(self._admin.describe_consumer_groups([group], **options)[group])
+            group,
+            lambda: answered(self._admin.describe_consumer_groups([group], request_timeout=CALL_S, **options)[group]),
         )
         config = {**clients.producer(self._connection, 0), "transaction.timeout.ms": _REFUSED_TIMEOUT_MS}
         producer: Any = clients.make(Producer, config, self._retrier)

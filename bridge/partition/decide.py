@@ -11,9 +11,8 @@
     a copy that would roll again soon -> out of order, for a cooldown (timer.schedule.queues)
 
 One rule for ids: a request with an id ends the earlier pending timer with that id. A schedule then takes its place; a
-cancel does not. Timers to release are chosen after intake, and a request that names a timer of a transaction in flight
-waits for its outcome: a cancel that is taken in before the release commits wins. So does a copy of such a timer: only a
-forged one can be read before the commit, and a retry may replace the copies.
+cancel does not. Timers to release are chosen after intake. A request that names a timer of a transaction in flight, or
+may be one of its copies, waits for the outcome: a retry may replace copies, and a cancel that is read before wins.
 
 A move is a roll with another due time: the timer leaves the store, and its next copy has the new time. If a
 copy is in flight at that time, it rolls once more when it is received. The next request must find the copy of a moved

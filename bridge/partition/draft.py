@@ -299,7 +299,7 @@ class Draft:
         rolled = {copy.flight.origin_offset for copy in copies}
         self.bodies = [body for body in self.bodies if body.origin_offset not in rolled]
         self.copies = [copy for copy in self.copies if copy.flight.origin_offset not in rolled]
-        self.decisions.rolled = [flight for flight in self.decisions.rolled if flight.origin_offset not in rolled]
+        self.decisions.rolled[:] = [each for each in self.decisions.rolled if each.origin_offset not in rolled]
         for copy in copies:
             self.add_copy(copy)
 
