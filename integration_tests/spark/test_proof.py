@@ -18,7 +18,7 @@ SEEN: Mapping[str, int] = {
     "offset before store": 0,
     "cut inside equal times": 2,
     "late not settled": 1,
-    "ahead not taken back": 20,
+    "ahead not taken back": 2,
     "C left behind what leaves": 1,
     "journal before the transaction": 15,
     "journal behind the transaction": 4,
