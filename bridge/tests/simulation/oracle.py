@@ -121,7 +121,7 @@ class TrackedTimer:
     """Its record was read by the commit that is judged."""
     is_held: bool = False
     may_rest: bool = False
-    """It was rolled just now, and by the bridge's clock it would be rolled again soon."""
+    """Its copy was read, and by the bridge's clock it would roll again soon."""
     is_flying: bool = False
     """Rolled, and the copy was not read yet."""
     was_leaving: bool = False

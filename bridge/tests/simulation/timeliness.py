@@ -90,8 +90,8 @@ class Timeliness:
     ) -> str:
         """Return what is wrong with one transaction; empty if nothing is.
 
-        left: what left in it. limits: of the targets to be judged; others may be late. lot: number of timers that a
-        transaction may take.
+        left: the timers that left in it. limits: rates of the judged targets; timers of others may be late. lot: the
+        largest number of timers in a transaction.
         """
         opening = pace.openings.get(partition, Opening())
         gone, delivered = Counter(each.target for each in left), Counter(e.target for e in left if e.is_delivered)
@@ -119,9 +119,8 @@ class Timeliness:
         late_ms = sum(max(0, min(end, begun_ms) - max(begin, ready_ms)) for begin, end in pace.turns)
         if late_ms == 0:
             return ""
-        since = Counter[str]()
-        for (place, target), rate in self._rates.items():
-            since[target] += sum(timers for at_ms, timers in rate.left if at_ms >= ready_ms and place == partition)
+        rates = [(target, rate) for (place, target), rate in self._rates.items() if place == partition]
+        since = Counter({name: sum(timers for at_ms, timers in rate.left if at_ms >= ready_ms) for name, rate in rates})
         allowed_ms = LATEST_MS + float(since.total() // lot * _MARKERS_MS)
         if limit is not None:
             allowed_ms += (since[each.target] + max(1, limit // 10)) * 1000 / limit
