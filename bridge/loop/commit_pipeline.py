@@ -21,8 +21,8 @@ from bridge.errors import BridgeError
 from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.observe.metrics import Metrics
 from bridge.partition.draft import Draft, FrozenDraft
-from bridge.partition.ids import is_by_crc32, other_place
 from bridge.partition.limits import CircuitBreakers
+from bridge.partition.names import is_by_crc32, other_place
 from bridge.partition.partition import Partition
 from bridge.ports import MAX_IN_FLIGHT, Aborted, Clock, Committed, Membership, Sink, SubmittedTransaction, Transaction
 from timer.errors import CorruptStoreError

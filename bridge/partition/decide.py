@@ -37,12 +37,12 @@ Policy and quota apply once to each request. A replay uses the journal's refusal
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from bridge.partition.copies import CopiesInFlight
-from bridge.partition.decisions import NewDecisions, ReceiptDraft
-from bridge.partition.ids import RecentlyDelivered
+from bridge.partition.journal import ReceiptDraft
 from bridge.partition.limits import BEYOND_BYTES, BEYOND_TIMERS, MOST_LIMITED, TOO_MANY_LIMITED, TargetRateLimits
+from bridge.partition.names import BatchChanges, Name, RecentlyDelivered
 from bridge.partition.options import TurnOptions
 from bridge.partition.request import (
     LOOK_EACH,
@@ -76,9 +76,8 @@ from schemas.journal import CopyInFlight
 from schemas.receipts import Kind, is_sent
 from schemas.recurrence import problem_of
 from schemas.units import size_text
-from timer.format.batch import Batch
 from timer.format.body import Body, LongNameError, frame_size
-from timer.format.unit import MAX_DELAY_MS, Rows
+from timer.format.unit import MAX_DELAY_MS
 from timer.schedule.release_policy import roll_cooldown_ms, visit_ms
 from timer.schedule.release_queue import ReleaseQueue
 from timer.store import StoreQueries
@@ -102,19 +101,7 @@ class View(NamedTuple):
     options: TurnOptions
 
 
-Name: TypeAlias = bytes | int
-"""An id, or an origin offset."""
-
-
-class _InBatch(NamedTuple):
-    """A timer of this batch. `drop(at)` takes it out: of `BatchIntake.batch`, `overdue` or `moved`."""
-
-    body: Body
-    drop: Callable[[int], object]
-    at: int
-
-
-class BatchIntake:
+class BatchIntake(BatchChanges):
     """Decides one batch, request by request: the outcome, and what is pending under its names. Call `decide` once."""
 
     def __init__(
@@ -129,37 +116,26 @@ class BatchIntake:
 
         overdue: overdue timers of earlier batches that have not left. Its own `overdue` begins with them.
         """
-        queries, self.queue, self.flights, self.recently, self.limits, self.options = view
+        queries, self.queue, flights, self.recently, self.limits, self.options = view
         self._asked = requests_of(records, self.options.rules, is_over)
         self._ids = ids_in(self._asked)
-        self._is_over = is_over
-        self._now_ms = now_ms
-        self.batch = Batch()
-        self.count = 0
-        """Number of requests that are decided, from the first one on."""
-        self.overdue = dict(overdue)
-        """By offset: timers that are due and whose key has passed. They are not stored."""
-        self.leaving: Counter[str] = Counter()
-        """Overdue timers of this batch that use the rate of their target."""
-        self.moved: dict[int, tuple[Body, int]] = {}
-        """By origin offset: timers that leave the store as a copy with this new due time (ms)."""
-        self.ended_ids: set[bytes] = set()
-        self.decisions = NewDecisions()
-        self._queries = queries
-        self._stored: dict[Name, Rows] = {}
         first = self._asked[0][1]
         self._is_by_origin = isinstance(first, ByOrigin)
-        self._origin_offset = self.flights.offset_of(first.origin) if isinstance(first, ByOrigin) else None
-        self._in_batch: dict[Name, _InBatch] = {}
-        self._landed: set[int] = set()
-        self._ended: set[int] = set()
-        for offset, body in overdue.items():
-            self._put(body, self.overdue.pop, offset)
+        super().__init__(
+            queries, flights, overdue, flights.offset_of(first.origin) if isinstance(first, ByOrigin) else None
+        )
+        self._is_over = is_over
+        self._now_ms = now_ms
+        self.count = 0
+        """Number of requests that are decided, from the first one on."""
+        self.leaving: Counter[str] = Counter()
+        """Overdue timers of this batch that use the rate of their target."""
+        self.ended_ids: set[bytes] = set()
         self._timers_left = self._bytes_left = inf
         """What may still be pending. Overdue timers count; copies in flight count as timers, not as bytes."""
         options = self.options
         if options.max_pending is not None:
-            self._timers_left = options.max_pending - queries.pending - self.flights.alive_count - len(overdue)
+            self._timers_left = options.max_pending - queries.pending - flights.alive_count - len(overdue)
         if options.max_pending_bytes is not None:
             in_memory = sum(map(frame_size, overdue.values()))
             self._bytes_left = options.max_pending_bytes - queries.pending_bytes - in_memory
@@ -179,10 +155,7 @@ class BatchIntake:
 
     def decide(self) -> None:
         """Decide what becomes of the requests, until `is_over(1)`, at least of the first few."""
-        if self._ids:
-            self._stored = dict(self._queries.find(self._ids).items())
-        if self._origin_offset is not None and len(row := self._queries.find_origin(self._origin_offset)):
-            self._stored[self._origin_offset] = row
+        self.find(self._ids)
         for record, ask in self._asked:
             self.decide_one(record, ask)
             self.count += 1
@@ -264,9 +237,9 @@ class BatchIntake:
 
     def _is_one_too_many(self, target: str) -> bool:
         """True if the target has a rate and no pending timer, and too many targets have pending timers."""
-        if not self.limits.is_limited(target) or target in self._new_targets or self._queries.dues.has(target):
+        if not self.limits.is_limited(target) or target in self._new_targets or self.queries.dues.has(target):
             return False
-        if self._queries.dues.targets + len(self._new_targets) >= MOST_LIMITED:
+        if self.queries.dues.targets + len(self._new_targets) >= MOST_LIMITED:
             return True
         self._new_targets.add(target)
         return False
@@ -335,11 +308,16 @@ class BatchIntake:
         if ended and id_:
             self.ended_ids.add(id_)
         for origin_offset, due_ms in ended:
-            self._ended.add(origin_offset)
+            self.ended.add(origin_offset)
             self.decisions.ended.append(origin_offset)
             self._receipt(kind, record, origin_offset, name, due_ms)
         self._timers_left += len(ended)
         return bool(ended)
+
+    def take_out(self, name: Name) -> list[tuple[int, int | None]]:
+        if self._counts_bytes:
+            self._bytes_left += self.stored_bytes(name)
+        return super().take_out(name)
 
     def _missed(self, name: Name) -> Kind:
         is_late = isinstance(name, bytes) and name not in self.ended_ids and self.recently.has(name, self._now_ms)
@@ -371,13 +349,13 @@ class BatchIntake:
 
     def _receive_copy(self, record: Record, claim: Claim) -> None:
         flight, schedule = self.flights.claimed(record, claim), claim.schedule
-        if flight is None or flight.origin_offset in self._landed:
+        if flight is None or flight.origin_offset in self.landed:
             self._refuse(record, NOT_OURS)
             return
         origin_offset = flight.origin_offset
-        self._landed.add(origin_offset)
+        self.landed.add(origin_offset)
         self.decisions.landed.append((origin_offset, flight.rolls))
-        if origin_offset in self.flights.ended or origin_offset in self._ended:  # while its copy was in flight
+        if origin_offset in self.flights.ended or origin_offset in self.ended:  # while its copy was in flight
             self.decisions.dropped.append(record.offset)
             return
         body = body_of(record, schedule, origin_offset, flight.rolls)
@@ -385,84 +363,3 @@ class BatchIntake:
             self.roll(body, flight.due_ms)
         else:
             self._place(body, visit_ms(schedule.due_ms, record.timestamp_ms, self._window_ms), is_copy=True)
-
-    # -- changes of the batch
-
-    def store(self, body: Body, visit_ms: int) -> None:
-        self._put(body, self.batch.drop, self.batch.add(body, visit_ms))
-
-    def hold(self, body: Body, visit_ms: int) -> None:
-        """Store a timer out of order."""
-        self.decisions.held.append(body.origin_offset)
-        self._put(body, self.batch.drop, self.batch.hold(body, visit_ms))
-
-    def leave(self, body: Body) -> None:
-        """Let the timer leave at once."""
-        self.overdue[body.offset] = body
-        self._put(body, self.overdue.pop, body.offset)
-
-    def roll(self, body: Body, due_ms: int) -> None:
-        """Let the timer leave the store, whatever K says, as a copy that is due at `due_ms`."""
-        self.moved[body.origin_offset] = (body, due_ms)
-        self.decisions.released.append(body.origin_offset)
-        self._put(body, self.moved.pop, body.origin_offset)
-
-    def take_out(self, name: Name) -> list[tuple[int, int | None]]:
-        """Take the timer out of the store or of this batch. Return its origin offset and, if known, its due time."""
-        if self._counts_bytes:
-            self._bytes_left += self.stored_bytes(name)
-        taken_out: list[tuple[int, int | None]] = []
-        if (row := self._stored.pop(name, None)) is not None:
-            self.batch.end(row)
-            taken_out.append((int(row["origin"][0]), None))
-        if name in self._in_batch:
-            due_ms, found = self.due_ms(name), self._in_batch.pop(name)
-            found.drop(found.at)
-            taken_out.append((found.body.origin_offset, due_ms))
-        return taken_out
-
-    def _put(self, body: Body, drop: Callable[[int], object], at: int) -> None:
-        name = body.origin_offset if body.origin_offset == self._origin_offset else body.id
-        if name is not None:
-            self._in_batch[name] = _InBatch(body, drop, at)
-
-    # -- what is pending
-
-    def is_pending(self, id_: bytes | None) -> bool:
-        return id_ is not None and (id_ in self._in_batch or id_ in self._stored or bool(self.copies_in_flight(id_)))
-
-    def copies_in_flight(self, name: Name) -> list[CopyInFlight]:
-        """Return the copies that were not received or ended by this batch."""
-        found = self.flights.with_id(name) if isinstance(name, bytes) else self.flights.with_origin(name)
-        return [
-            flight
-            for flight in found
-            if flight.origin_offset not in self._landed and flight.origin_offset not in self._ended
-        ]
-
-    def body(self, name: Name) -> Body | None:
-        """Return the timer; None if none is in the store or in this batch."""
-        if name in self._in_batch:
-            return self._in_batch[name].body
-        return self._queries.bodies(self._stored[name])[0] if name in self._stored else None
-
-    def due_ms(self, name: Name) -> int:
-        """Return when the timer that is pending under `name` is due; of a recurring one, its next occurrence."""
-        body = self.body(name)
-        if body is None:
-            return self.copies_in_flight(name)[0].due_ms
-        return self.moved[body.origin_offset][1] if body.origin_offset in self.moved else next_due_ms(body)
-
-    def is_for(self, id_: bytes, target: str) -> bool:
-        """True if a timer for this target is pending under the id."""
-        if (body := self.body(id_)) is not None:
-            return body.target == target
-        return any(flight.target == target for flight in self.copies_in_flight(id_))
-
-    def stored_bytes(self, name: Name | None) -> int:
-        """Return the bytes that the store will hold of the timer; 0 if none, or if it is a copy."""
-        if name is None:
-            return 0
-        found = self._in_batch.get(name)
-        in_batch = 0 if found is None or found.body.origin_offset in self.moved else frame_size(found.body)
-        return in_batch + (int(self._stored[name]["body_size"][0]) if name in self._stored else 0)

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
 from bridge.partition.copies import RolledCopy, copy_of
-from bridge.partition.decisions import NewDecisions, ReceiptDraft
-from bridge.partition.ids import other_place
+from bridge.partition.journal import NewDecisions, ReceiptDraft
 from bridge.partition.limits import TargetRateLimits
+from bridge.partition.names import other_place
 from bridge.partition.options import TurnOptions
 from bridge.partition.request import absolute_headers, headers_without_profile, occurrence_of, sent_headers, size_of
 from bridge.ports import Outgoing, Record

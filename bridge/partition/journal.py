@@ -10,18 +10,23 @@ writes a record that decides nothing, in a transaction without deliveries. Only 
 writes decisions. The owner is therefore the group of the newest decision, or else of the first claim. All groups find
 the same owner, because a committed record is visible only when all records before it are decided. If two groups start
 at once on an empty journal of several partitions, each may have the first claim of one: then both refuse.
+
+decide --BatchChanges.decisions--> Draft.decisions --journal_fields--> JournalRecord --Decisions--> replay at a start
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
 
 from bridge.errors import BridgeError, ForeignJournalError, PartitionUnreadableError
 from bridge.partition.options import TurnOptions
-from bridge.ports import History
+from bridge.ports import History, Record
+from kafka_timer.headers import Refusal
 from kafka_timer.origin import TimerPartition
-from schemas.journal import Decisions, JournalRecord, Wait
+from schemas.journal import CopyInFlight, Decisions, JournalRecord, Wait
 from schemas.progress import Progress
+from schemas.receipts import Kind
 from timer.format.checkpoint import Checkpoint
 
 _OWNER_LOOK_BACK = (20, 1000)
@@ -162,3 +167,52 @@ class JournalReader:
                 at_ms = (records[0] if start == low else records[-1]).timestamp_ms
                 return max(0, at_ms - self._options.clock_skew_margin_ms)
         return None
+
+
+class ReceiptDraft(NamedTuple):
+    """A receipt to be written. request, origin_offset: offsets (-1: no timer). id: empty if there is none."""
+
+    kind: Kind
+    request: int
+    origin_offset: int
+    id: bytes
+    due_ms: int | None = None
+    code: str | None = None
+
+
+@dataclass(slots=True)
+class NewDecisions:
+    """Decisions that are not written yet: the lists of schemas.journal. Numbers are origins; `dropped` are copies."""
+
+    refused: list[tuple[Record, Refusal]] = field(default_factory=list)
+    ended: list[int] = field(default_factory=list)
+    rolled: list[CopyInFlight] = field(default_factory=list)
+    landed: list[tuple[int, int]] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)
+    held: list[int] = field(default_factory=list)
+    released: list[int] = field(default_factory=list)
+    receipts: list[ReceiptDraft] = field(default_factory=list)
+    """Receipts of requests. Those of timers that leave are made when the draft is published."""
+
+    def __bool__(self) -> bool:
+        return self.count() > 0
+
+    def add(self, later: "NewDecisions") -> None:
+        """Add later decisions. A moved copy may be read before the draft is frozen: the journal says `landed` alone."""
+        if landed := set(later.landed):
+            self.rolled = [flight for flight in self.rolled if (flight.origin_offset, flight.rolls) not in landed]
+        for each in fields(self):
+            getattr(self, each.name).extend(getattr(later, each.name))
+
+    def count(self) -> int:
+        return sum(len(getattr(self, each.name)) for each in fields(self))
+
+    def count_of_requests(self) -> int:
+        """Return how many numbers the journal record needs for requests that were taken in."""
+        return len(self.landed) + len(self.dropped) + len(self.held) + len(self.ended)
+
+    def journal_fields(self) -> dict[str, Any]:
+        """Return the fields of the same names of a JournalRecord."""
+        refused = tuple(record.offset for record, _ in self.refused)
+        same = ("ended", "rolled", "landed", "dropped", "held", "released")
+        return {"refused": refused} | {name: tuple(getattr(self, name)) for name in same}

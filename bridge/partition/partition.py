@@ -16,10 +16,10 @@ from operator import itemgetter
 
 from bridge.partition.copies import copy_of, hours_of, ranges_of
 from bridge.partition.decide import BatchIntake, View
-from bridge.partition.decisions import NewDecisions
 from bridge.partition.draft import Draft, FrozenDraft
-from bridge.partition.ids import RecentlyDelivered
+from bridge.partition.journal import NewDecisions
 from bridge.partition.limits import MOST_PAUSED, CircuitBreakers, TargetRateLimits
+from bridge.partition.names import RecentlyDelivered
 from bridge.partition.options import TurnOptions, has_passed
 from bridge.partition.recover import Recovered
 from bridge.partition.request import needing_no_room

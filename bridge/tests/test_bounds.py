@@ -15,7 +15,8 @@ from bridge.garbage_collection import trim_malloc
 from bridge.kafka.transactions import rejection_finder, sink
 from bridge.kafka.transactions.rejection_finder import FoundTopic
 from bridge.loop import control_state
-from bridge.partition import ids, limits
+from bridge.partition import limits
+from bridge.partition.names import MOST_IDS, RecentlyDelivered
 from bridge.partition.options import Policy
 from bridge.ports import Outgoing, Record
 from kafka_timer import headers
@@ -31,8 +32,8 @@ def names(count: int) -> list[str]:
 
 
 def delivered_ids() -> object:
-    recent = ids.RecentlyDelivered()
-    recent.add((b"%01024d" % number for number in range(2 * ids.MOST_IDS)), 0)
+    recent = RecentlyDelivered()
+    recent.add((b"%01024d" % number for number in range(2 * MOST_IDS)), 0)
     return recent
 
 
@@ -85,7 +86,7 @@ def checked_names() -> object:
 
 
 FILLED: dict[str, tuple[Callable[[], object], int]] = {
-    "delivered ids": (delivered_ids, ids.MOST_IDS),
+    "delivered ids": (delivered_ids, MOST_IDS),
     "control keys": (control_keys, control_state.MOST_KEYS),
     "breakers": (breakers, limits.MAX_BREAKERS),
     "rates of targets": (rates, limits.MOST_BUCKETS),

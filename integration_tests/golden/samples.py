@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 from bridge.cli.parquet_export import pending_file
 from bridge.partition import draft as made
 from bridge.partition.copies import copy_of
-from bridge.partition.decisions import ReceiptDraft
 from bridge.partition.draft import bare, park, receipt, refuse
+from bridge.partition.journal import ReceiptDraft
 from bridge.ports import Record
 from bridge.redrive.rules import Parked, marker_of
 from integration_tests.golden import store

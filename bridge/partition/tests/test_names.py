@@ -5,8 +5,8 @@ integration_tests/bridge/test_client.py proves the rules of placement.
 
 import pytest
 
-from bridge.partition import ids
-from bridge.partition.ids import RecentlyDelivered, is_by_crc32, other_place
+from bridge.partition import names
+from bridge.partition.names import RecentlyDelivered, is_by_crc32, other_place
 from timer.index.due_counts import HOUR_MS
 
 # Of order-1 in 4 partitions; a real broker and librdkafka agree with both.
@@ -39,6 +39,6 @@ def test_the_newest_ids_are_known_for_an_hour_after_their_last_delivery(monkeypa
     assert not known.has(b"b", 1001 + HOUR_MS)
     assert known.has(b"a", 2000 + HOUR_MS)
     assert not known.has(b"c", 1000)
-    monkeypatch.setattr(ids, "MOST_IDS", 2)
+    monkeypatch.setattr(names, "MOST_IDS", 2)
     known.add([b"a", b"c"], 2000)
     assert [known.has(id_, 2000) for id_ in (b"a", b"b", b"c")] == [True, False, True]
