@@ -102,8 +102,8 @@ HELP = {
     "target_unavailable_since_timestamp_seconds": "Since when the `target` topic has taken no records: it has no"
     " leader, too few in-sync replicas, or a quota that delays records for too long. Restore its brokers; it is tried"
     " again at least once a minute.",
-    "held_timers": "Out-of-order timers, by `topic` and `partition`: a clock was set back, a copy was read that would"
-    " roll soon, or they were overdue on arrival for a target that waits. Many without that: check `clock_skew_seconds`.",
+    "held_timers": "Out-of-order timers, by `topic` and `partition`: a clock was set back, a copy would roll soon,"
+    " or they were overdue on arrival for a target that waits. Many without that: check `clock_skew_seconds`.",
     "rolling_timers": "Copies in flight: written and not read again yet, by `topic` and `partition`. If many: check"
     " the lag.",
     "backlog_requests": "Requests that were read and not taken in yet, by `topic` and `partition`. See"

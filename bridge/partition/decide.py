@@ -121,9 +121,8 @@ class BatchIntake(BatchChanges):
         self._ids = ids_in(self._asked)
         first = self._asked[0][1]
         self._is_by_origin = isinstance(first, ByOrigin)
-        super().__init__(
-            queries, flights, overdue, flights.offset_of(first.origin) if isinstance(first, ByOrigin) else None
-        )
+        named = flights.offset_of(first.origin) if isinstance(first, ByOrigin) else None
+        super().__init__(queries, flights, overdue, named)
         self._is_over = is_over
         self._now_ms = now_ms
         self.count = 0

@@ -63,8 +63,7 @@ TOO_LARGE_TO_WAIT = Refusal(
     "its target made it wait for longer than Kafka keeps it here, and a copy of it would be too large: shorten it",
 )
 _MISSED = Refusal(
-    "missed",
-    "the next occurrence was due when it could be released (timer-missed: none), and no later one is to come",
+    "missed", "the next occurrence was due when it could be released (timer-missed: none), and no later one is to come"
 )
 
 

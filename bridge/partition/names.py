@@ -28,7 +28,6 @@ MOST_IDS = 100_000
 _MAX_ID_BYTES = 64
 """Longer ids get no hint: murmur2 of 1 KB takes 0.14 ms, and a sender may cancel thousands in a turn."""
 
-
 Name: TypeAlias = bytes | int
 """An id, or an origin offset."""
 
@@ -115,11 +114,7 @@ class BatchChanges:
     def copies_in_flight(self, name: Name) -> list[CopyInFlight]:
         """Return the copies that were not received or ended by this batch."""
         found = self.flights.with_id(name) if isinstance(name, bytes) else self.flights.with_origin(name)
-        return [
-            flight
-            for flight in found
-            if flight.origin_offset not in self.landed and flight.origin_offset not in self.ended
-        ]
+        return [at for at in found if at.origin_offset not in self.landed and at.origin_offset not in self.ended]
 
     def body(self, name: Name) -> Body | None:
         """Return the timer; None if none is in the store or in this batch."""

@@ -109,8 +109,7 @@ def body_of(record: Record, schedule: Schedule, origin_offset: int, rolls: int) 
     encoded, plain = pack_headers(as_stored(headers, profile) if profile else headers)
     # As Body(...), but that is a Python function, which takes twice as long.
     return tuple.__new__(
-        Body,
-        (target, partition, offset, timestamp_ms, due_ms, key, value, encoded, plain, origin_offset, rolls, id_),
+        Body, (target, partition, offset, timestamp_ms, due_ms, key, value, encoded, plain, origin_offset, rolls, id_)
     )
 
 

@@ -173,10 +173,7 @@ PARKED = [
     Parked(REJECTED, 4, NOW_MS, "unknown-topic", PARTITION, 10, "", id=None, size=172, is_bare=True),
 ]
 MARKS = [
-    (
-        "timer.rejected/1/17",
-        {"v": 1, "parked": "timer.rejected/1/17", "parked_ms": NOW_MS, "origin": f"{PLACE}/10"},
-    )
+    ("timer.rejected/1/17", {"v": 1, "parked": "timer.rejected/1/17", "parked_ms": NOW_MS, "origin": f"{PLACE}/10"})
 ]
 COLUMNS = [
     ("topic", "string", False),

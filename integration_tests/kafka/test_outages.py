@@ -14,12 +14,7 @@ import pytest
 
 from bridge.config.topic_requirements import fetch_limits
 from bridge.dev.embedded_kafka import EmbeddedKafka
-from bridge.errors import (
-    BrokerUnavailableError,
-    MembershipLostError,
-    OutcomeUnknownError,
-    PartitionUnreadableError,
-)
+from bridge.errors import BrokerUnavailableError, MembershipLostError, OutcomeUnknownError, PartitionUnreadableError
 from bridge.kafka import ConfluentControl, ConfluentHistory, ConfluentSink, Retrier
 from bridge.kafka import client_config as clients
 from bridge.kafka.readers import LIMIT_S

@@ -16,16 +16,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from bridge.errors import FencedError
-from bridge.ports import (
-    MAX_IN_FLIGHT,
-    Aborted,
-    Committed,
-    Outgoing,
-    Polled,
-    Sink,
-    SubmittedTransaction,
-    Transaction,
-)
+from bridge.ports import MAX_IN_FLIGHT, Aborted, Committed, Outgoing, Polled, Sink, SubmittedTransaction, Transaction
 from bridge.testing import FakeGroup, FakeHistory, FakeKafka, FakeSink, FakeSource, Timeline
 from bridge.testing.fake_kafka import murmur2
 from integration_tests.conftest import Broker

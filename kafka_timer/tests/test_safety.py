@@ -11,15 +11,7 @@ import pytest
 from confluent_kafka import KafkaError
 from confluent_kafka.serialization import MessageField, SerializationContext, StringSerializer
 
-from kafka_timer import (
-    BridgeError,
-    BrokerUnavailableError,
-    Outcomes,
-    Sent,
-    SettingsError,
-    TimerOperator,
-    TimerProducer,
-)
+from kafka_timer import BridgeError, BrokerUnavailableError, Outcomes, Sent, SettingsError, TimerOperator, TimerProducer
 from kafka_timer.aio import AsyncTimerProducer
 from kafka_timer.tests.test_aio import Outbox
 

@@ -61,12 +61,7 @@ def test_a_journal_record_comes_back() -> None:
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [
-        (b'{"', b'{"paroled":[7],"'),
-        (b'"from_offset":3,', b""),
-        (b'"ended":[]', b'"ended":["x"]'),
-        (b"{", b""),
-    ],
+    [(b'{"', b'{"paroled":[7],"'), (b'"from_offset":3,', b""), (b'"ended":[]', b'"ended":["x"]'), (b"{", b"")],
 )
 def test_other_bytes_are_no_journal_record(old: bytes, new: bytes) -> None:
     value = journal(3, 9).to_bytes()

@@ -50,8 +50,7 @@ class BackfillArguments(JobArguments):
     ] = ()
     limit: Annotated[int | None, number("send at most N, earliest due first", metavar="N")] = None
     per_s: Annotated[
-        int | None,
-        number("records a second, an equal share for each partition that lacks some", "--rate", metavar="N"),
+        int | None, number("records a second, an equal share for each partition that lacks some", "--rate", metavar="N")
     ] = None
 
     def __post_init__(self) -> None:

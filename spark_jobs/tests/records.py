@@ -137,11 +137,7 @@ def delivery(
 
 def rejection(asked: Record, code: str = "bad-header", *, at_ms: int | None = None, **other: Any) -> Record:
     """`other`: fields of the record in which it differs from what was sent."""
-    added = (
-        (names.ERROR, code.encode()),
-        (names.ERROR_DETAIL, b"why"),
-        (names.ORIGIN, asked.origin.encode()),
-    )
+    added = ((names.ERROR, code.encode()), (names.ERROR_DETAIL, b"why"), (names.ORIGIN, asked.origin.encode()))
     at_ms = at_ms if at_ms is not None else asked.timestamp_ms + 2
     place = ("timer.rejected", 0, asked.offset, at_ms, "LogAppendTime")
     return Record(*place, asked.key, asked.value, (*asked.headers, *added))._replace(**other)

@@ -697,11 +697,7 @@ def flip(disk: SimDisk, name: str) -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [
-        lambda disk: flip(disk, "resume"),
-        lambda disk: flip(disk, "wheel"),
-        lambda disk: disk.fail_read("wheel"),
-    ],
+    [lambda disk: flip(disk, "resume"), lambda disk: flip(disk, "wheel"), lambda disk: disk.fail_read("wheel")],
 )
 def test_a_damaged_shutdown_snapshot_or_wheel_is_rebuilt(disk: SimDisk, damage: Callable[[SimDisk], None]) -> None:
     four(disk)

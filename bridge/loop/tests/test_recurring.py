@@ -109,8 +109,7 @@ def test_after_downtime_the_policy_decides(missed: str, trouble: Trouble) -> Non
 
 
 @pytest.mark.parametrize(
-    ("code", "rule"),
-    [(b"missed", {"until_ms": "1003500", "missed": "none"}), (b"expired", {"expire_ms": "1002500"})],
+    ("code", "rule"), [(b"missed", {"until_ms": "1003500", "missed": "none"}), (b"expired", {"expire_ms": "1002500"})]
 )
 def test_an_end_or_an_expiry_that_passes_in_downtime_is_told(code: bytes, rule: dict[str, Any]) -> None:
     """The world begins at 1,000,000 ms."""

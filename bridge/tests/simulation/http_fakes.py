@@ -41,15 +41,7 @@ from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.ports import Member
 from bridge.probes import metrics_text
 from bridge.query.query_queue import QueryQueue
-from bridge.redrive.rules import (
-    Parked,
-    RedriveFilter,
-    RedrivePlan,
-    TopicReader,
-    marker_of,
-    parked,
-    request_of,
-)
+from bridge.redrive.rules import Parked, RedriveFilter, RedrivePlan, TopicReader, marker_of, parked, request_of
 from bridge.redrive.sender import RedriveResult
 from bridge.testing import FakeHistory, FakeInstance
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka, Timeline, record_of

@@ -15,17 +15,7 @@ from spark_jobs.audit_run.observe import begin_day, judge_part
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.tables import RECORDS_DDL
-from spark_jobs.tests.records import (
-    History,
-    Record,
-    cancel,
-    copy,
-    delivery,
-    move,
-    receipt,
-    rejection,
-    request,
-)
+from spark_jobs.tests.records import History, Record, cancel, copy, delivery, move, receipt, rejection, request
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
