@@ -140,11 +140,11 @@ class Column(NamedTuple):
     meaning: str
 
 
-class Table(NamedTuple):
+class Table:
     """A folder of Parquet files and what is in it."""
 
-    name: str
-    columns: tuple[Column, ...]
+    def __init__(self, name: str, *columns: Column) -> None:
+        self.name, self.columns = name, columns
 
     def arrow(self) -> pa.Schema:
         """Return the Arrow schema. Every field is nullable, as Spark writes no other."""
@@ -153,42 +153,40 @@ class Table(NamedTuple):
 
 REQUESTS = Table(
     "requests",
-    (
-        Column("origin", Kind.STRING, "topic/partition/offset of the request; of a later occurrence with #2"),
-        Column("topic", Kind.STRING, "timer topic of the request; null: no such request (class unexplained)"),
-        Column("partition", Kind.INT32, "partition of the request"),
-        Column("offset", Kind.INT64, "offset of the request"),
-        Column("requested_ms", Kind.INT64, "timestamp of the request on the timer topic"),
-        Column("kind", Kind.STRING, "schedule, replace, cancel, move, pause, resume, or copy (which it only claims)"),
-        Column("target", Kind.STRING, "the real topic that it names; null: none, or no legal name"),
-        Column("due_ms", Kind.INT64, "when it was to be delivered, after moves; null: it gives no time, a cancel"),
-        Column("moved_low_ms", Kind.INT64, "the earliest of its time and those that it was moved to; null: not moved"),
-        Column("expire_ms", Kind.INT64, "from when on it was not to be delivered any more; null: never"),
-        Column("class", Kind.STRING, "what became of it: a value of AuditClass"),
-        Column("faults", Kind.STRINGS, "every fault that was found, worst first; empty: none"),
-        Column("altered", Kind.STRINGS, "which parts of the delivered or rejected record differ from the request"),
-        Column("copies", Kind.INT64, "rolled copies of it on the timer topic"),
-        Column("deliveries", Kind.INT64, "how many records on real topics name this origin"),
-        Column("rejections", Kind.INT64, "how many records on the rejected topic name this origin"),
-        Column("delivered_topic", Kind.STRING, "where the first delivery is"),
-        Column("delivered_partition", Kind.INT32, "where the first delivery is"),
-        Column("delivered_offset", Kind.INT64, "where the first delivery is"),
-        Column("delivered_ms", Kind.INT64, "timestamp of the first delivery, by `clock`"),
-        Column("clock", Kind.STRING, "LogAppendTime (the broker's) or CreateTime (the bridge's, when it released it)"),
-        Column("released_ms", Kind.INT64, "what the bridge says in timer-released-ms; shown, never judged by"),
-        Column("lateness_ms", Kind.INT64, "delivered_ms - due_ms; negative: early"),
-        Column("error", Kind.STRING, "the code in timer-error, when rejected"),
-        Column("rejected_ms", Kind.INT64, "timestamp of the rejected record"),
-        Column("ended_by", Kind.STRING, "origin of the next request with its id in its partition, if any"),
-        Column("ended_by_ms", Kind.INT64, "timestamp of that request"),
-        Column(
-            "proof",
-            Kind.STRING,
-            "of `cancelled`, `replaced`, classes of cancels: receipt, or order (of the topic); of `missing`,"
-            " `unjudged`: unread-outcome if only its delivery or rejected record may be unread",
-        ),
-        Column("open", Kind.BOOL, "its class may change: carried to the next run of a daily audit"),
+    Column("origin", Kind.STRING, "topic/partition/offset of the request; of a later occurrence with #2"),
+    Column("topic", Kind.STRING, "timer topic of the request; null: no such request (class unexplained)"),
+    Column("partition", Kind.INT32, "partition of the request"),
+    Column("offset", Kind.INT64, "offset of the request"),
+    Column("requested_ms", Kind.INT64, "timestamp of the request on the timer topic"),
+    Column("kind", Kind.STRING, "schedule, replace, cancel, move, pause, resume, or copy (which it only claims)"),
+    Column("target", Kind.STRING, "the real topic that it names; null: none, or no legal name"),
+    Column("due_ms", Kind.INT64, "when it was to be delivered, after moves; null: it gives no time, a cancel"),
+    Column("moved_low_ms", Kind.INT64, "the earliest of its time and those that it was moved to; null: not moved"),
+    Column("expire_ms", Kind.INT64, "from when on it was not to be delivered any more; null: never"),
+    Column("class", Kind.STRING, "what became of it: a value of AuditClass"),
+    Column("faults", Kind.STRINGS, "every fault that was found, worst first; empty: none"),
+    Column("altered", Kind.STRINGS, "which parts of the delivered or rejected record differ from the request"),
+    Column("copies", Kind.INT64, "rolled copies of it on the timer topic"),
+    Column("deliveries", Kind.INT64, "how many records on real topics name this origin"),
+    Column("rejections", Kind.INT64, "how many records on the rejected topic name this origin"),
+    Column("delivered_topic", Kind.STRING, "where the first delivery is"),
+    Column("delivered_partition", Kind.INT32, "where the first delivery is"),
+    Column("delivered_offset", Kind.INT64, "where the first delivery is"),
+    Column("delivered_ms", Kind.INT64, "timestamp of the first delivery, by `clock`"),
+    Column("clock", Kind.STRING, "LogAppendTime (the broker's) or CreateTime (the bridge's, when it released it)"),
+    Column("released_ms", Kind.INT64, "what the bridge says in timer-released-ms; shown, never judged by"),
+    Column("lateness_ms", Kind.INT64, "delivered_ms - due_ms; negative: early"),
+    Column("error", Kind.STRING, "the code in timer-error, when rejected"),
+    Column("rejected_ms", Kind.INT64, "timestamp of the rejected record"),
+    Column("ended_by", Kind.STRING, "origin of the next request with its id in its partition, if any"),
+    Column("ended_by_ms", Kind.INT64, "timestamp of that request"),
+    Column(
+        "proof",
+        Kind.STRING,
+        "of `cancelled`, `replaced`, classes of cancels: receipt, or order (of the topic); of `missing`,"
+        " `unjudged`: unread-outcome if only its delivery or rejected record may be unread",
     ),
+    Column("open", Kind.BOOL, "its class may change: carried to the next run of a daily audit"),
 )
 
 
@@ -201,63 +199,53 @@ _CLOCK = Column("clock", Kind.STRING, "LogAppendTime, CreateTime, or both with a
 
 TOPICS = Table(
     "topics",
-    (
-        Column("topic", Kind.STRING, "the real topic; null: requests without a readable one, and cancels"),
-        Column("requests", Kind.INT64, "requests that name it"),
-        Column("faults", Kind.INT64, "rows in a class that is a fault"),
-        *(Column(c.column, Kind.INT64, f"rows in the class {c}") for c in AuditClass),
-        *_LATENESS,
-        _CLOCK,
-    ),
+    Column("topic", Kind.STRING, "the real topic; null: requests without a readable one, and cancels"),
+    Column("requests", Kind.INT64, "requests that name it"),
+    Column("faults", Kind.INT64, "rows in a class that is a fault"),
+    *(Column(c.column, Kind.INT64, f"rows in the class {c}") for c in AuditClass),
+    *_LATENESS,
+    _CLOCK,
 )
 
 HOURS = Table(
     "hours",
-    (
-        Column("topic", Kind.STRING, "the real topic"),
-        Column("hour_ms", Kind.INT64, "start of the hour: first deliveries with a timestamp in it are counted"),
-        Column("deliveries", Kind.INT64, "first deliveries"),
-        *_LATENESS,
-        _CLOCK,
-    ),
+    Column("topic", Kind.STRING, "the real topic"),
+    Column("hour_ms", Kind.INT64, "start of the hour: first deliveries with a timestamp in it are counted"),
+    Column("deliveries", Kind.INT64, "first deliveries"),
+    *_LATENESS,
+    _CLOCK,
 )
 
 LATENESS = Table(
     "lateness",
-    (
-        Column("topic", Kind.STRING, "the real topic"),
-        Column("minute_ms", Kind.INT64, "start of the minute: first deliveries with a timestamp in it are counted"),
-        Column("value_ms", Kind.INT64, "lateness; from 10 s on rounded towards zero to four digits"),
-        Column("deliveries", Kind.INT64, "first deliveries with this lateness"),
-        Column("low_ms", Kind.INT64, "the least lateness of them, not rounded"),
-        Column("high_ms", Kind.INT64, "the greatest"),
-        Column("create_time", Kind.INT64, "how many of them have a timestamp by the sender's clock"),
-        Column("log_append_time", Kind.INT64, "how many of them have one by the broker's"),
-    ),
+    Column("topic", Kind.STRING, "the real topic"),
+    Column("minute_ms", Kind.INT64, "start of the minute: first deliveries with a timestamp in it are counted"),
+    Column("value_ms", Kind.INT64, "lateness; from 10 s on rounded towards zero to four digits"),
+    Column("deliveries", Kind.INT64, "first deliveries with this lateness"),
+    Column("low_ms", Kind.INT64, "the least lateness of them, not rounded"),
+    Column("high_ms", Kind.INT64, "the greatest"),
+    Column("create_time", Kind.INT64, "how many of them have a timestamp by the sender's clock"),
+    Column("log_append_time", Kind.INT64, "how many of them have one by the broker's"),
 )
 """Counts: any percentile of any range of minutes follows from them."""
 
 MINUTES = Table(
     "minutes",
-    (
-        Column("topic", Kind.STRING, "the real topic"),
-        Column("minute_ms", Kind.INT64, "start of the minute: first deliveries with a timestamp in it are counted"),
-        Column("deliveries", Kind.INT64, "first deliveries; what came later than a batch is in a row of a later one"),
-        *lateness_columns("p50", "p90", "p99", "max"),
-        _CLOCK,
-    ),
+    Column("topic", Kind.STRING, "the real topic"),
+    Column("minute_ms", Kind.INT64, "start of the minute: first deliveries with a timestamp in it are counted"),
+    Column("deliveries", Kind.INT64, "first deliveries; what came later than a batch is in a row of a later one"),
+    *lateness_columns("p50", "p90", "p99", "max"),
+    _CLOCK,
 )
 
 BACKFILL = Table(
     "backfill",
-    (
-        Column("origin", Kind.STRING, "the missing request"),
-        Column("partition", Kind.INT32, "partition of the request"),
-        Column("offset", Kind.INT64, "offset of the request"),
-        Column("requested_ms", Kind.INT64, "timestamp of the request"),
-        Column("target", Kind.STRING, "the real topic that it names"),
-        Column("due_ms", Kind.INT64, "when it was to be delivered"),
-        Column("outcome", Kind.STRING, "outcome of the backfill: docs/audit.md has the list"),
-        Column("detail", Kind.STRING, "the broker's code if it failed; what superseded it; the remedy of cannot-tell"),
-    ),
+    Column("origin", Kind.STRING, "the missing request"),
+    Column("partition", Kind.INT32, "partition of the request"),
+    Column("offset", Kind.INT64, "offset of the request"),
+    Column("requested_ms", Kind.INT64, "timestamp of the request"),
+    Column("target", Kind.STRING, "the real topic that it names"),
+    Column("due_ms", Kind.INT64, "when it was to be delivered"),
+    Column("outcome", Kind.STRING, "outcome of the backfill: docs/audit.md has the list"),
+    Column("detail", Kind.STRING, "the broker's code if it failed; what superseded it; the remedy of cannot-tell"),
 )

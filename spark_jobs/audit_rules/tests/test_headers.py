@@ -46,7 +46,7 @@ def test_headers_of_ours_are_counted_however_many_headers_there_are(spark: Spark
 
 def test_rows_are_fitted_to_a_table_and_not_built_again_without_need(spark: SparkSession) -> None:
     kinds = {"name": Kind.STRING, "tags": Kind.STRINGS, "place": Kind.PAUSE, "deliveries": Kind.INT64}
-    table = Table("any", tuple(Column(name, kind, "") for name, kind in kinds.items()))
+    table = Table("any", *(Column(name, kind, "") for name, kind in kinds.items()))
     place = "named_struct('ms', 3L, 'ended_ms', 4L, 'answered_ms', 5L, 'since_ms', 6L)"
     fitted = as_table(spark.sql(f"SELECT {place} AS place, array('x') AS tags, 'a' AS name FROM range(1)"), table)
     assert fitted.collect() == [("a", ["x"], (3, 4, 5, 6), None)]
