@@ -539,7 +539,7 @@ class TestHistory:
         read = READ._replace(next_offset=last)
         for value in (b"one", b"two"):
             commit(sink, Transaction([], {harness.first: value}, {harness.first: read}, reader.group_metadata))
-        becomes(lambda: history.with_open_transactions(partitions), set())
+            becomes(lambda: history.with_open_transactions(partitions), set())  # else the marker may come after "two"
 
         def found() -> list[object]:
             requests = [r.value for batch in history.requests(harness.first, 1, last) for r in batch]
