@@ -20,14 +20,7 @@ timer in flight, so a batch ends with a move (`requests_of`).
 
 A pause is a move to PAUSED_MS plus the due time, so it needs no state of its own. A resume is the move back.
 
-An intake finds the timers that are pending under the names of its batch, wherever they are:
-
-    in the store         -> a delete mark
-    in this batch        -> taken out of it: not stored yet, overdue, or about to be moved
-    a copy in flight     -> its origin is named as ended; the copy is dropped when it is read
-
-A name is an id, or the offset of a timer's first request (origin offset) in a batch of one request by origin. At most
-one timer is pending under a name.
+The timers that are pending under the names of a batch, and its changes to them: bridge.partition.names.
 
 A copy that is received is a timer again under its old origin, and ends nothing. A copy that is not awaited is refused.
 

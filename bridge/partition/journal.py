@@ -192,7 +192,7 @@ class NewDecisions:
     held: list[int] = field(default_factory=list)
     released: list[int] = field(default_factory=list)
     receipts: list[ReceiptDraft] = field(default_factory=list)
-    """Receipts of requests. Those of timers that leave are made when the draft is published."""
+    """Receipts of requests. The draft makes receipts of timers that leave when it is published."""
 
     def __bool__(self) -> bool:
         return self.count() > 0

@@ -1,8 +1,13 @@
-"""Names of timers: ids, and the offsets of their first requests.
+"""Names of timers, and the timers that are pending under the names of a batch.
 
-    BatchChanges        what is pending under the names of a batch, and what the batch does to it
-    RecentlyDelivered   ids whose last timer was delivered within the last hour: a cancel of it is `too-late`
-    other_place         the partition that another client chooses for an id
+A name is an id, or the offset of a timer's first request (origin offset) in a batch of one request by origin. At most
+one timer is pending under a name. If a request ends it, BatchChanges does this:
+
+    in the store         -> a delete mark
+    in this batch        -> taken out of it: not stored yet, overdue, or about to be moved
+    a copy in flight     -> its origin is named as ended; the copy is dropped when it is read
+
+RecentlyDelivered has the ids of timers that were delivered within the last hour: their cancel is `too-late`.
 
 A cancel from one kind of client misses the timer of another kind. Sources: murmur2 as in kafka_timer.murmur2;
 librdkafka's default `consistent_random` takes CRC32 of the key, modulo the number of partitions (rdkafka_msg.c; see
@@ -41,12 +46,15 @@ class _InBatch(NamedTuple):
 
 
 class BatchChanges:
-    """What a batch changes in the store, and what is pending under its names: there, here, or as a copy in flight."""
+    """Changes of a batch to the store, and the timers that are pending under its names."""
 
     def __init__(
         self, queries: StoreQueries, flights: CopiesInFlight, overdue: Mapping[int, Body], origin_offset: int | None
     ) -> None:
-        """overdue: those of earlier batches. origin_offset: the name of a request by origin."""
+        """Begin with the overdue timers of earlier batches.
+
+        origin_offset: the name of a request by origin; None: the batch has none.
+        """
         self.queries, self.flights = queries, flights
         self.batch = Batch()
         self.overdue = dict(overdue)
@@ -114,7 +122,9 @@ class BatchChanges:
     def copies_in_flight(self, name: Name) -> list[CopyInFlight]:
         """Return the copies that were not received or ended by this batch."""
         found = self.flights.with_id(name) if isinstance(name, bytes) else self.flights.with_origin(name)
-        return [at for at in found if at.origin_offset not in self.landed and at.origin_offset not in self.ended]
+        return [
+            each for each in found if each.origin_offset not in self.landed and each.origin_offset not in self.ended
+        ]
 
     def body(self, name: Name) -> Body | None:
         """Return the timer; None if none is in the store or in this batch."""
@@ -123,7 +133,7 @@ class BatchChanges:
         return self.queries.bodies(self._stored[name])[0] if name in self._stored else None
 
     def due_ms(self, name: Name) -> int:
-        """Return when the timer that is pending under `name` is due; of a recurring one, its next occurrence."""
+        """Return the due time (ms) of the timer that is pending under `name`, or of its next occurrence."""
         body = self.body(name)
         if body is None:
             return self.copies_in_flight(name)[0].due_ms
@@ -147,8 +157,8 @@ class BatchChanges:
 class RecentlyDelivered:
     """The newest 100,000 ids, in the order of delivery. Kept in memory as long as the store is open.
 
-    A hash of 8 bytes stands for each id: 17 MB in all, however long the ids are. If two hashes are equal, the cancel of
-    an unknown id is `too-late` instead of `not-found`.
+    Each id is kept as a hash of 8 bytes: at most 17 MB in all, for ids of any length. If two hashes are equal, the
+    cancel of an unknown id is `too-late` instead of `not-found`.
     """
 
     def __init__(self) -> None:
