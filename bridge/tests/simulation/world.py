@@ -14,6 +14,7 @@ nothing. In some worlds, strangers send what harms then, and a target fails: all
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -58,7 +59,7 @@ from timer.testing import Crash, SimDisk
 STANDBY_SEEDS = 9
 """One seed in as many has instances with standbys."""
 MOST_TURNS = 3000
-"""A world that is mended and has not run out after so many turns never will."""
+"""A mended world that has not run out so many turns after the last occurrence of a recurring timer never will."""
 TRANSACTION_TIMEOUT_MS = 800
 PARTS = ("", "", "", "sink.", "sink.commit", "history.", "disk.append", "disk.start", "disk.", "source.")
 """Where a crash is drawn: after so many calls of one kind, or of any."""
@@ -610,7 +611,12 @@ class World:
 
     def run_out(self) -> None:
         deletes_at = self.apart.choice((1, 5, 20, MOST_TURNS))
-        for turn_ in range(MOST_TURNS):
+        occurrences, ends_at = 0, MOST_TURNS
+        for turn_ in count():
+            if self.oracle.counts["next occurrences"] > occurrences:  # each is checked, and a rule has an end
+                occurrences, ends_at = self.oracle.counts["next occurrences"], turn_ + MOST_TURNS
+            if turn_ == ends_at:
+                raise Violation(f"lost: {self.oracle.describe_unsettled()}")
             if turn_ == deletes_at and len(self.instances) == 1:
                 self.delete_pending()
             if not self.planned and turn_ % 20 == 0:
@@ -619,7 +625,6 @@ class World:
                 return
             for life in self.instances:
                 life.turn()
-        raise Violation(f"lost: {self.oracle.describe_unsettled()}")
 
     def resume_all(self) -> None:
         for partition, target in self.oracle.paused():
