@@ -55,7 +55,10 @@ def run_audit(arguments: AuditArguments) -> AuditVerdict:
     """
     cluster = Cluster(arguments.access)
     cluster.require_topic(arguments.timer_topic)
-    with job_session("audit", arguments.out, arguments), _locked(arguments) as demand_held:
+    records = None  # unknown: it may read others from files
+    if not arguments.daily and arguments.archive is None:
+        records = read_plan.records_in(cluster.spans([arguments.timer_topic]))
+    with job_session("audit", arguments.out, arguments, records), _locked(arguments) as demand_held:
         # Before any end is looked up: what was on the topics by then is read.
         now_ms = int(time.time() * 1000) - arguments.skew_ms
         as_of_ms = now_ms if arguments.as_of_ms is None else arguments.as_of_ms

@@ -92,6 +92,8 @@ _JAVA_OPTIONS = (
     # Methods of more than 8,000 bytes, too: the audit's rules are one of 16,000.
     "-XX:-DontCompileHugeMethods",
 )
+_JAVA_OPTIONS_FOR_FEW_RECORDS = ("-XX:+UseParallelGC", "-XX:TieredStopAtLevel=1")
+"""The second compiler would take a quarter of the time, and its code would soon end."""
 _LOCAL_SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -102,21 +104,25 @@ _LOCAL_SETTINGS = {
     "spark.sql.shuffle.partitions": "64",
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
     "spark.ui.enabled": "false",
+    # Spark makes a text of each plan for its page, also without one: this form takes it the least time.
+    "spark.sql.ui.explainMode": "simple",
     "spark.ui.showConsoleProgress": "false",
 }
 
 
 @contextmanager
-def job_session(job: str, out: Location, arguments: JobArguments) -> Iterator[SparkSession]:
+def job_session(job: str, out: Location, arguments: JobArguments, records: int | None = None) -> Iterator[SparkSession]:
     """Open the session of `timer-bridge <job>` and make `out`. Raises JobFailedError if Spark fails, UsageError.
 
-    The JVM's log is in `out` if that is a path and we start the JVM, else on stderr.
+    The JVM's log is in `out` if that is a path and we start the JVM, else on stderr. records: on the timer topic;
+    None: unknown.
     """
     log: Path | None = None
     if isinstance(out, Path) and not _is_submitted() and SparkSession.getActiveSession() is None:
         files.make_local_folder(out)
         log = out / "spark.log"
-    with session(f"timer-bridge {job}", master=arguments.master, log=log, jars=arguments.jars) as spark:
+    few = records is not None and records < _FEW_RECORDS
+    with session(f"timer-bridge {job}", master=arguments.master, log=log, jars=arguments.jars, few=few) as spark:
         if log is not None:
             spark.conf.set(_LOG, str(log))
         told = spark.conf.get(_LOG, "")  # also of a session that a caller has opened
@@ -135,18 +141,18 @@ def _is_submitted() -> bool:
 
 @contextmanager
 def session(
-    app: str, *, master: str | None = None, log: Path | None = None, jars: Path | None = None
+    app: str, *, master: str | None = None, log: Path | None = None, jars: Path | None = None, few: bool = False
 ) -> Iterator[SparkSession]:
     """Yield the active session, left running; else a new one, stopped at the end.
 
-    `master` None: spark-submit's if it started us, else local[*]. `jars`: folder with the Kafka connector. Raises
-    JobFailedError if Spark does not start.
+    `master` None: spark-submit's if it started us, else local[*]. `jars`: folder with the Kafka connector. `few`: a JVM
+    for few records. Raises JobFailedError if Spark does not start.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
         yield active
         return
-    spark = _start(app, master, log, jars)
+    spark = _start(app, master, log, jars, few=few)
     try:
         with TemporaryDirectory(prefix="timer-bridge-") as folder:
             if master is not None and not master.startswith("local"):  # spark-submit ships our packages by --py-files
@@ -156,7 +162,7 @@ def session(
         spark.stop()
 
 
-def _start(app: str, master: str | None, log: Path | None, jars: Path | None) -> SparkSession:
+def _start(app: str, master: str | None, log: Path | None, jars: Path | None, *, few: bool) -> SparkSession:
     submitted = _is_submitted()
     if master is None and not submitted:
         master = "local[*]"
@@ -173,7 +179,8 @@ def _start(app: str, master: str | None, log: Path | None, jars: Path | None) ->
     if master is not None:
         builder = builder.master(master)
         if master.startswith("local"):
-            options = " ".join([*_JAVA_OPTIONS, *_archive_options()])
+            own = _JAVA_OPTIONS_FOR_FEW_RECORDS if few else _JAVA_OPTIONS
+            options = " ".join([*own, *_archive_options()])
             settings |= _LOCAL_SETTINGS | {"spark.driver.extraJavaOptions": options}
             python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's default: python3 in PATH
             if which(python) is None:
