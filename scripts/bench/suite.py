@@ -133,12 +133,12 @@ def scale(servers: BenchServers, tries: Tries) -> None:
 
 def rocketmq(servers: BenchServers, tries: Tries) -> None:
     """Measure bursts, then lateness with a finer tick. Each of them has a server of its own."""
-    for load in (peer.Load(peer.DEFAULT_TICK_MS, len(tries)), peer.Load(peer.FINE_TICK_MS, 0, PEER_RATES)):
-        servers.say(f"{load.bursts} bursts, {len(load.rates)} steady loads")
+    for load in (peer.Load(peer.DEFAULT_TICK_MS, len(tries)), peer.Load(peer.FINE_TICK_MS, len(tries), PEER_RATES)):
+        servers.say(f"{load.rounds} rounds of {f'{len(load.rates)} steady loads' if load.rates else 'a burst'}")
         folder = servers.folder / str(load.tick_ms)
         with in_memory(folder / "store"):
             measured = peer.measured(folder, load, servers.sizes, servers.seconds if load.rates else SHORT_S)
-        for one, found in zip(tries, measured, strict=False):
+        for one, found in zip(tries, measured, strict=True):
             one |= {f"rocketmq.{name}": value for name, value in found.items()}
 
 

@@ -62,15 +62,15 @@ _SETTLE_S = 1.0
 
 
 class Load(NamedTuple):
-    """Tick of a server, and the load on it."""
+    """Tick of a server, and what each of its rounds measures: these rates, or a burst if there are none."""
 
     tick_ms: int
-    bursts: int = 0
+    rounds: int
     rates: Sequence[int] = ()
 
 
 def measured(folder: Path, load: Load, sizes: Sizes, seconds: float) -> list[Flat]:
-    """Measure RocketMQ: one result for each burst, or one for all rates. Raises BridgeError, also without a network."""
+    """Measure RocketMQ: one result for each round. Raises BridgeError, also without a network."""
     ensure(JARS, CACHE, java=find_java())  # here, because that process has no network
     folder.mkdir(parents=True, exist_ok=True)
     log, arguments = folder / "peer.log", json.dumps([load, dataclasses.asdict(sizes), seconds])
@@ -159,15 +159,15 @@ class Peer:
             took_s = time.perf_counter() - begin_s
         self._head_start_ms = int(3_000 + 1.5 * took_s / WARM_UP * 1000 * max(self._sizes.messages, WARM_UP))
         for per_s in scenarios.WARM_UP_RATES:
-            self.steady(per_s, seconds)
+            self.steady("warm-up", per_s, seconds)
 
     def burst(self, number: int) -> Measured:
         topic, count = f"burst-{number}", self._sizes.messages
         self._send_before(topic, count, now_ms() + self._head_start_ms)
         return scenarios.burst_of(self._receive(topic, count), _spans(count))
 
-    def steady(self, per_s: int, seconds: float) -> Measured:
-        topic, count, begin_s = f"steady-{per_s}", int(per_s * seconds), time.perf_counter()
+    def steady(self, name: object, per_s: int, seconds: float) -> Measured:
+        topic, count, begin_s = f"steady-{name}-{per_s}", int(per_s * seconds), time.perf_counter()
         before_s = self._broker_cpu_s()
         self._send(topic, count, STEADY_DELAY_MS, per_s)
         took_s, sent_ms = time.perf_counter() - begin_s, now_ms()
@@ -217,9 +217,11 @@ def run(folder: Path, arguments: str) -> int:
     with running(folder.resolve(), load) as servers:
         peer = Peer(servers, folder, Sizes(**sizes))
         peer.warm_up(seconds)
-        found: list[Measured] = [{"burst": peer.burst(number)} for number in range(load.bursts)]
-        if load.rates:
-            found.append({f"steady.{per_s}": peer.steady(per_s, seconds) for per_s in load.rates})
+        found: list[Measured] = [
+            {f"steady.{per_s}": peer.steady(number, per_s, seconds) for per_s in load.rates}
+            or {"burst": peer.burst(number)}
+            for number in range(load.rounds)
+        ]
     print(json.dumps([flat(one) for one in found]))
     return 0
 
