@@ -77,7 +77,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _spark() -> "Iterator[SparkSession]":
     from spark_jobs.platform.session import fit_plans, session  # most runs do without
 
-    with session("tests", master="local[2]") as started:
+    with session("tests", master="local[2]", few=True) as started:
         fit_plans(0)
         yield started
     gc.collect()
