@@ -48,7 +48,8 @@ def build_packages(out: Path) -> list[Path]:
         for name in _PROJECTS:
             sdist = out / _built("build_sdist", source / name, out)
             with tarfile.open(sdist) as packed:
-                packed.extractall(folder, filter="data")
+                packed.extraction_filter = getattr(tarfile, "data_filter", None)  # Debian 12's Python 3.11.2 has none
+                packed.extractall(folder)
             wheels.append(out / _built("build_wheel", Path(folder, sdist.name.removesuffix(".tar.gz")), out))
     return wheels
 
