@@ -114,8 +114,7 @@ _LOCAL_SETTINGS = {
 def job_session(job: str, out: Location, arguments: JobArguments, records: int | None = None) -> Iterator[SparkSession]:
     """Open the session of `timer-bridge <job>` and make `out`. Raises JobFailedError if Spark fails, UsageError.
 
-    The JVM's log is in `out` if that is a path and we start the JVM, else on stderr. records: on the timer topic;
-    None: unknown.
+    The JVM's log is in `out` if that is a path and we start the JVM, else on stderr. records: on the timer topic.
     """
     log: Path | None = None
     if isinstance(out, Path) and not _is_submitted() and SparkSession.getActiveSession() is None:
@@ -179,8 +178,7 @@ def _start(app: str, master: str | None, log: Path | None, jars: Path | None, *,
     if master is not None:
         builder = builder.master(master)
         if master.startswith("local"):
-            own = _JAVA_OPTIONS_FOR_FEW_RECORDS if few else _JAVA_OPTIONS
-            options = " ".join([*own, *_archive_options()])
+            options = " ".join([*(_JAVA_OPTIONS_FOR_FEW_RECORDS if few else _JAVA_OPTIONS), *_archive_options()])
             settings |= _LOCAL_SETTINGS | {"spark.driver.extraJavaOptions": options}
             python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's default: python3 in PATH
             if which(python) is None:
