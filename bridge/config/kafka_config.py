@@ -16,6 +16,7 @@ RESERVED = {
     "enable.idempotence": "exactly-once delivery needs it",
     "transaction.timeout.ms": "a dead instance's open transaction must not block readers",
     "message.timeout.ms": "records that time out are sent again with their transaction",
+    "delivery.timeout.ms": "records that time out are sent again with their transaction",
     "delivery.report.only.error": "the bridge asks for what it needs",
     "partitioner": "keys go where Kafka's own clients send them",
     "allow.auto.create.topics": "a look-up must not create a misspelt topic",

@@ -64,7 +64,7 @@ def fetch_limits(max_message_bytes: int, *, is_compressed: bool) -> dict[str, st
     """
     most = max(_LEAST_READ_BYTES, _LARGER_WHEN_READ * max_message_bytes)
     limits = {"fetch.max.bytes": str(most), "receive.message.max.bytes": str(most + _ANSWER_BYTES)}
-    return limits | ({"max.partition.fetch.bytes": "1"} if is_compressed else {})
+    return limits | ({"fetch.message.max.bytes": "1", "fetch.min.bytes": "1"} if is_compressed else {})
 
 
 def timer_topic(roll_window_ms: int, *, is_compressed: bool = False) -> dict[str, str]:

@@ -95,7 +95,7 @@ def group_member(connection: Connection) -> Config:
     Its client.id holds the instance of a dynamic member (`instance_in`), and the address of our HTTP server
     (`address_in`).
     """
-    usual, musts = {**READER, **connection.fetched, **_MEMBER}, {"group.id": connection.group}
+    usual, musts = {**READER, **_MEMBER, **connection.fetched}, {"group.id": connection.group}
     if connection.kafka.get("group.protocol") != "consumer":  # else the broker sets session timeout and assignor
         usual |= _STATIC if "group.instance.id" in connection.kafka else _DYNAMIC
         musts["partition.assignment.strategy"] = "cooperative-sticky"

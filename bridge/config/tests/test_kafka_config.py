@@ -6,6 +6,7 @@ import pytest
 
 from bridge.config.kafka_config import RESERVED, Connection
 from bridge.config.settings import load
+from bridge.config.topic_requirements import fetch_limits
 from bridge.errors import SettingsError
 from bridge.kafka import ConfluentTopics, Retrier
 from bridge.kafka import client_config as clients
@@ -14,6 +15,7 @@ from kafka_timer import TimerProducer
 SECRET = "s3cr3t-word"
 SECURITY = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.password": SECRET}
 SERVERS = {"bootstrap_servers": "here:9092"}
+_FETCH_SIZES = {"fetch.message.max.bytes", "max.partition.fetch.bytes", "fetch.min.bytes"}
 
 
 def test_file_environment_and_flags_are_merged_by_name(tmp_path: Path) -> None:
@@ -75,6 +77,13 @@ def test_each_client_gets_the_settings_and_what_only_it_needs(protocol: str) -> 
     assert ("session.timeout.ms" in member) is (protocol == "classic")
     assert (reader["group.protocol"], "group.instance.id" in reader) == ("classic", False)
     assert (producer["compression.type"], "compression.type" in member) == ("lz4", False)
+
+
+def test_a_member_fetches_one_batch_at_a_time_where_batches_may_be_compressed() -> None:
+    """Many small batches could become gigabytes. librdkafka has two names for the limit, of which the last wins."""
+    config = clients.group_member(Connection("here:1", fetched=fetch_limits(1 << 20, is_compressed=True)))
+    sizes = {name: int(value) for name, value in config.items() if name in _FETCH_SIZES}
+    assert sizes == {"fetch.message.max.bytes": 1, "fetch.min.bytes": 1}
 
 
 def test_settings_under_kafka_override_ours() -> None:

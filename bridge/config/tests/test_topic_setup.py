@@ -246,5 +246,6 @@ def test_a_reader_holds_at_least_one_batch_and_at_most_four_times_the_largest_re
     assert large == {
         "fetch.max.bytes": str(40 << 20),
         "receive.message.max.bytes": str(41 << 20),
-        "max.partition.fetch.bytes": "1",
+        "fetch.message.max.bytes": "1",
+        "fetch.min.bytes": "1",
     }
