@@ -37,7 +37,6 @@ from bridge.errors import (
 from bridge.garbage_collection import QuietRelease, tune_gc, tune_malloc
 from bridge.kafka import ConfluentControl, ConfluentHistory, ConfluentSink, ConfluentSource, ConfluentTopics, Retrier
 from bridge.kafka.background_recovery import BackgroundRecoverer
-from bridge.kafka.consumer import READ_INTERVAL_S
 from bridge.kafka.group import Takeover
 from bridge.kafka.readers import LIMIT_S
 from bridge.kafka.topics import OwnTopics
@@ -260,9 +259,7 @@ class BridgeRunner:
             recoverer = ends.enter_context(closing(self._recoverer(options)))
             self._stop.bridge = bridge = Bridge(
                 clock=SystemClock(),
-                source=ConfluentSource(
-                    announced, list(journals), retrier, pace_s=settings.pace_s, read_interval_s=READ_INTERVAL_S
-                ),
+                source=ConfluentSource(announced, list(journals), retrier, pace_s=settings.pace_s),
                 history=history,
                 sink=sink,
                 disk_for=self._folder.disk_for,

@@ -255,8 +255,8 @@ class Settings(BaseModel):
 
     @property
     def pace_s(self) -> float:
-        """Shortest time between two turns. The rest of lateness_target is for the turn itself."""
-        return 0.8 * self.lateness_target / 1000
+        """Shortest time between two turns. The rest of lateness_target is for the transaction."""
+        return (self.lateness_target - min(5, 0.2 * self.lateness_target)) / 1000
 
     def timer_topics(self) -> dict[str, TopicSettings]:
         """Return every timer topic by name, `timer_topic` first, with defaults filled in."""
@@ -365,7 +365,7 @@ REMOVED = {
     "max_poll_records": "take it out: a turn reads at most 2,000 requests",
     "max_due_records": "take it out: a transaction releases at most 4,000 timers and 16 MiB",
     "commit_interval": "take it out: progress of stored requests is committed every 200 ms",
-    "read_interval": "take it out: requests are read every 25 ms while timers leave",
+    "read_interval": "set fetch.wait.max.ms under kafka instead",
     "linger_ms": "set linger.ms under kafka instead",
     "prepare_from": "take it out: a start that reads 100,000 records or more reads them in the background",
     "max_clock_skew": "take it out: a clock that is wrong by more than 1 s is logged; alert on clock_skew_seconds",

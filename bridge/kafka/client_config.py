@@ -27,8 +27,6 @@ REPLACED_AFTER_S = 30.0
 """A client is replaced after this time without an answer: see "A client that has lost all brokers" (kafka-reads.md)."""
 
 READER = {
-    # One record ends a fetch, so a long wait only saves idle requests.
-    "fetch.wait.max.ms": 500,
     # The queue is refilled before it is empty: with the default of 1 s every burst stalls.
     "fetch.queue.backoff.ms": 2,
     "queued.min.messages": 20_000,
@@ -40,6 +38,10 @@ _MEMBER = {
     # One queue holds the records of all partitions, in order of arrival: a flood of one goes before requests of others.
     "queued.min.messages": 2_000,
     "fetch.message.max.bytes": 256 << 10,
+    # Requests of many senders come together, instead of a fetch for each batch: less CPU, here and in brokers.
+    # One partition must be able to fill a fetch.
+    "fetch.min.bytes": 128 << 10,
+    "fetch.wait.max.ms": 50,
     # New partitions of a timer topic are read after this, not after 5 minutes.
     "topic.metadata.refresh.interval.ms": 10_000,
 }

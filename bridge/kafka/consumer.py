@@ -39,9 +39,6 @@ _SLICE_S, _IDLE_SLICE_S = 0.02, 0.1
 """A wake-up or a rebalance without records ends a poll within this; the longer one after a second without events."""
 BUSY_INTERVAL_S = 0.008
 """Shortest time between the ends of two polls while work waits for the next turn."""
-READ_INTERVAL_S = 0.025
-"""Requests wait this long to be read together while timers leave. Those that are due sooner leave later."""
-
 READ_S = 0.02
 MOST_HELD_BYTES = 16 << 20
 """Time and memory for the records of one poll; the rest stays in librdkafka's queue, which has a bound of its own."""
@@ -67,7 +64,7 @@ def _sleep(seconds: float) -> None:
 
 
 class PollPacer:
-    """Paces turns and reads, so that what arrives or falls due meanwhile shares a batch and a transaction.
+    """Paces turns, so that what arrives or falls due meanwhile shares a transaction.
 
     requests   . .. . .  ... .  .     a turn for each: 2 ms of CPU with four partitions, for any number of records
     paced      |--------|--------|    first request after a pause: at once; timers leave at most one interval late
@@ -77,32 +74,19 @@ class PollPacer:
         self._least_s = least_s
         self._began_s = -math.inf
 
-    def left_s(self, most_s: float = math.inf) -> float:
-        """Return how much of the interval since the last `restart` is left. most_s: longest interval."""
-        return max(0.0, self._began_s + min(self._least_s, most_s) - time.monotonic())
-
-    def restart(self) -> None:
-        self._began_s = time.monotonic()
-
     def wait(self, most_s: float = math.inf) -> None:
         """Wait until the interval since the last return has passed, at most `most_s` after it."""
-        _sleep(self.left_s(most_s))
-        self.restart()
+        _sleep(self._began_s + min(self._least_s, most_s) - time.monotonic())
+        self._began_s = time.monotonic()
 
 
 class ConfluentSource:
     """Implements bridge.ports.Source."""
 
-    def __init__(
-        self, connection: Connection, topics: list[str], retrier: Retrier, pace_s: float = 0, read_interval_s: float = 0
-    ) -> None:
-        """pace_s: shortest time between the ends of two polls, if no work waits; read_interval_s: if both read.
-
-        A poll with a shorter timeout than is left of the read interval returns no records.
-        """
+    def __init__(self, connection: Connection, topics: list[str], retrier: Retrier, pace_s: float = 0) -> None:
+        """pace_s: shortest time between the ends of two polls, if no work waits."""
         self._retrier = retrier
         self._pace = PollPacer(pace_s)
-        self._read_pace = PollPacer(read_interval_s)
         self._ownership = Ownership()
         self._owned: set[TimerPartition] = set()
         self._membership_guard = MembershipGuard()
@@ -127,17 +111,14 @@ class ConfluentSource:
     ) -> Polled:
         self._apply_pauses(paused)
         most_s = BUSY_INTERVAL_S if is_busy or self._has_unread or self._is_woken else math.inf
-        timeout_s, unread_s = timeout_ms / 1000, self._read_pace.left_s()
-        _sleep(min(timeout_s, unread_s))
-        if timeout_s < unread_s or not max_records:
+        if not max_records:
+            _sleep(timeout_ms / 1000)
             self._pace.wait(most_s)
             return self._polled({}, has_read=False)
-        first = self._first(timeout_s - unread_s)
+        first = self._first(timeout_ms / 1000)
         self._pace.wait(most_s)
         records, is_all = self._read(first, max_records)
         self._has_unread = not is_all
-        if is_all:
-            self._read_pace.restart()
         # Callbacks were served: the group metadata stays valid until they are served again.
         group_metadata = self._consumer.consumer_group_metadata()
         now = member_id(group_metadata)

@@ -37,11 +37,11 @@ Make = Callable[..., Made]
 def make(monkeypatch: pytest.MonkeyPatch) -> Make:
     """Return a function that makes a source whose consumer returns the errors that it is given."""
 
-    def make(*errors: KafkaError, read_interval_s: float = 0.0, pace_s: float = 0.0) -> Made:
+    def make(*errors: KafkaError, pace_s: float = 0.0) -> Made:
         consumer = FakeConsumer(*([fetched(7, error)] for error in errors))
         replace_clients(monkeypatch, lambda: consumer)
         connection = Connection("127.0.0.1:1")
-        return ConfluentSource(connection, [TOPIC], Retrier(), pace_s, read_interval_s), consumer
+        return ConfluentSource(connection, [TOPIC], Retrier(), pace_s), consumer
 
     return make
 
@@ -178,9 +178,9 @@ def test_a_turn_waits_less_while_other_work_waits(make: Make, keeper: Timekeeper
     assert ends == [0, 0.25, 0.258, 0.266, 0.516]
 
 
-def reading(make: Make, keeper: Timekeeper, count: int, pause: str = "read_interval_s") -> Made:
-    """Return a source with a pause of 0.25 s, at offset 0 of its partition, which has `count` records."""
-    source, consumer = make(**{pause: 0.25})
+def reading(make: Make, keeper: Timekeeper, count: int) -> Made:
+    """Return a source with a pace of 0.25 s, at offset 0 of its partition, which has `count` records."""
+    source, consumer = make(pace_s=0.25)
     consumer.pass_time = keeper.pass_time
     consumer.on_assign(consumer, MINE[:1])
     source.start(PARTITION, 0)
@@ -194,27 +194,13 @@ def offsets(polled: Polled) -> list[int]:
     return [record.offset for records in polled.records.values() for record in records]
 
 
-def test_while_timers_leave_records_wait_to_be_read_together(make: Make, keeper: Timekeeper) -> None:
-    source, consumer = reading(make, keeper, 1)
-    assert offsets(source.poll(0, 10)) == [0]
-    consumer.batches = [[fetched(offset) for offset in (1, 2, 3)]]
-    due = source.poll(125, 10)  # a timer is due in an eighth of a second
-    assert (offsets(due), due.has_read) == ([], False)
-    read = source.poll(125, 10)
-    assert (offsets(read), read.has_read) == ([1, 2, 3], True)
-    consumer.batches = [[fetched(4)]]
-    assert offsets(source.poll(500, 10)) == [4]
-    assert keeper.now_s == 1000.5, "a poll that may wait reads when the interval is over"
-
-
-@pytest.mark.parametrize("pause", ["read_interval_s", "pace_s"])
-def test_more_records_than_a_turn_takes_are_read_without_a_pause(pause: str, make: Make, keeper: Timekeeper) -> None:
-    source, _ = reading(make, keeper, 25, pause)
+def test_more_records_than_a_turn_takes_are_read_without_a_pause(make: Make, keeper: Timekeeper) -> None:
+    source, _ = reading(make, keeper, 25)
     keeper.pass_time(1)
     began_s = keeper.now_s
     assert [len(offsets(source.poll(0, 10))) for _ in range(3)] == [10, 10, 5]
     assert keeper.now_s - began_s < 0.02
-    assert source.poll(0, 10).has_read == (pause == "pace_s")
+    assert source.poll(0, 10).has_read
 
 
 def test_a_turn_without_room_reads_nothing_and_loses_nothing(make: Make, keeper: Timekeeper) -> None:
@@ -253,7 +239,7 @@ def test_an_idle_consumer_wakes_up_less_often_until_something_comes(make: Make, 
     before_s = keeper.now_s
     source.wake()
     source.poll(3000, 10)
-    assert keeper.now_s - before_s < 0.25 + 0.101  # the read interval, and one wait
+    assert keeper.now_s - before_s < 0.25 + 0.101  # the pace, and one wait
     consumer.waits_s.clear()
     source.poll(500, 10)
     assert consumer.waits_s[0] == 0.02
