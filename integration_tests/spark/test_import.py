@@ -29,6 +29,7 @@ from spark_jobs.importer.send import ImportMarks, SendTask
 from spark_jobs.kafka import resend
 from spark_jobs.kafka.resend import CommittedRecord, MarkReader, read_committed
 from spark_jobs.kafka.security import KafkaAccess
+from spark_jobs.platform.lock import folder_lock
 from spark_jobs.platform.tables import Row
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.spark, pytest.mark.broker, pytest.mark.usefixtures("spark")]
@@ -203,6 +204,13 @@ def test_an_import_that_an_older_version_began_is_refused(kafka: Broker, tmp_pat
     timers = Cluster(kafka.bootstrap_servers).topic("timers", 2)
     (tmp_path / "import.json").write_text('{"name": "old"}')
     with pytest.raises(UsageError, match="an import of another version: let that one finish it"):
+        imported(kafka, [tmp_path / "any.parquet"], tmp_path, timers)
+
+
+def test_two_runs_do_not_stage_one_import(kafka: Broker, tmp_path: Path) -> None:
+    """Each would send all rows, under a name of its own."""
+    timers = Cluster(kafka.bootstrap_servers).topic("timers", 2)
+    with folder_lock(tmp_path), pytest.raises(JobFailedError, match="another run is at work in --out"):
         imported(kafka, [tmp_path / "any.parquet"], tmp_path, timers)
 
 

@@ -17,6 +17,7 @@ from kafka_timer.levels import DEFAULT, DEFAULT_MS, parse_levels
 from schemas.profiles import DEFAULT_PROFILES
 from spark_jobs.audit_rules.verdicts import AuditLimits
 from spark_jobs.audit_run import audit_folder, waivers
+from spark_jobs.audit_run.positions import demand_own, read_positions
 from spark_jobs.errors import UsageError
 from spark_jobs.platform import flags
 from spark_jobs.platform.files import Location
@@ -164,10 +165,12 @@ class AuditArguments(JobArguments):
             raise UsageError(f"--every-s is {self.every_s}: give 1 or more")
 
     def demand_fitting_folder(self) -> None:
-        """Raise UsageError if `out` holds another kind of audit. Needs the Spark session."""
+        """Raise UsageError if `out` holds another kind of audit, or one of another topic. Needs the Spark session."""
         kind, given = audit_folder.kind_of(self.out), "stream" if self.stream else "daily" if self.daily else None
         if kind is not None and kind != given:
             raise UsageError(f"--out {self.out} holds {_HELD[kind]}")
+        for part in audit_folder.all_parts(self.out)[-1:]:
+            demand_own(read_positions(self.out, part), self.timer_topic, f"--out {self.out}")
 
 
 def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> list[AuditArguments]:

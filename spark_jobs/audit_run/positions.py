@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from schemas.audit_state import SPANS
-from spark_jobs.errors import JobFailedError
+from spark_jobs.errors import JobFailedError, UsageError
 from spark_jobs.kafka.admin import Cluster, Place, Span
 from spark_jobs.platform.files import Location
 from spark_jobs.platform.tables import read_rows
@@ -42,6 +42,12 @@ def read_positions(out: Location, part: str | None) -> dict[Place, ReadPosition]
         before = found[place].intervals if place in found else ()
         found[place] = ReadPosition((*before, interval), row["from_log_start"], row["topic_id"], row["since_ms"])
     return found
+
+
+def demand_own(positions: Positions, timer_topic: str, place: str) -> None:
+    """Raise UsageError if they are of another timer topic, whose requests would count as deliveries."""
+    if not any(topic == timer_topic for topic, _ in positions):
+        raise UsageError(f"{place} holds no audit of {timer_topic}: give --timer-topic, or another folder")
 
 
 def position_rows(positions: Positions) -> list[dict[str, object]]:

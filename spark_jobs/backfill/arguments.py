@@ -11,7 +11,7 @@ from schemas.resent import Job, MarkTopics
 from spark_jobs.archive import RECORDS
 from spark_jobs.audit_run.arguments import parse_patterns
 from spark_jobs.audit_run.audit_folder import done_parts
-from spark_jobs.audit_run.positions import read_positions
+from spark_jobs.audit_run.positions import demand_own, read_positions
 from spark_jobs.errors import UsageError
 from spark_jobs.platform import files, flags
 from spark_jobs.platform.files import Location
@@ -64,9 +64,11 @@ class BackfillArguments(JobArguments):
 
     def demand_fitting_folders(self) -> None:
         """Raise UsageError if `audit` or `archive` holds something else. Needs the Spark session."""
-        if not read_positions(self.audit, next(reversed(done_parts(self.audit)), None)):
+        positions = read_positions(self.audit, next(reversed(done_parts(self.audit)), None))
+        if not positions:
             what = "holds no audit of this version that has ended"
             raise UsageError(f"--audit {self.audit} {what}: give the --out of `timer-bridge audit`, or run it again")
+        demand_own(positions, self.timer_topic, f"--audit {self.audit}")
         if self.archive is not None and not files.exists(self.archive / RECORDS):
             raise UsageError(f"--archive {self.archive} holds no archive: give the --out of `timer-bridge archive`")
 

@@ -24,13 +24,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from kafka_timer import headers as names
 from schemas.audit_state import OPEN_VERDICTS
+from schemas.journal import writer_key
 from schemas.tables import BACKFILL, REQUESTS, AuditClass
 from spark_jobs.archive import require_same_topic
 from spark_jobs.audit_rules import headers as c
 from spark_jobs.audit_rules import series
 from spark_jobs.audit_rules.profiles import translated
 from spark_jobs.audit_rules.verdicts import UNREAD_OUTCOME
-from spark_jobs.audit_run.audit_folder import done_parts, kind_of
+from spark_jobs.audit_run.audit_folder import all_parts, kind_of
 from spark_jobs.backfill.arguments import BackfillArguments, parse
 from spark_jobs.backfill.outcomes import timer_records, with_archive_gaps, with_later_outcomes, with_superseding
 from spark_jobs.backfill.publish import BODIES, MOST_RECORDS, SENT, PublishTask
@@ -39,7 +40,7 @@ from spark_jobs.errors import JobFailedError, command
 from spark_jobs.kafka.admin import Cluster, Span, committed_progress
 from spark_jobs.platform import files
 from spark_jobs.platform.session import job_session
-from spark_jobs.platform.tables import read_records, read_table, write_table, written
+from spark_jobs.platform.tables import folder, read_records, read_table, read_tables, write_table, written
 
 _DAY_MS = 86_400_000
 
@@ -95,13 +96,18 @@ def _backfill(cluster: Cluster, arguments: BackfillArguments) -> dict[str, int]:
 def missing(arguments: BackfillArguments) -> DataFrame:
     """Return the timers that are missing, or unjudged only as their outcome may be unread. `is_unread`: it may be.
 
-    By the last complete day of a daily audit, which repeats what is missing; of a stream by the open verdicts.
+    By the last complete day of a daily audit, which repeats what is missing; of a stream by the open verdicts. What is
+    unjudged is in no later part, unless more is known of it.
     """
-    verdicts = OPEN_VERDICTS if kind_of(arguments.audit) == "stream" else REQUESTS
-    table = read_table(arguments.audit, verdicts, next(reversed(done_parts(arguments.audit)), None))
-    is_unread = F.coalesce(F.col("proof") == UNREAD_OUTCOME, F.lit(False))
-    is_lost = (F.col("class") == AuditClass.MISSING.value) | is_unread
-    lost = table.where(is_lost & (F.col("topic") == arguments.timer_topic))
+    audit, parts = arguments.audit, all_parts(arguments.audit)
+    last = read_table(audit, OPEN_VERDICTS if kind_of(audit) == "stream" else REQUESTS, parts[-1] if parts else None)
+    is_unread, is_missing = F.col("proof").eqNullSafe(UNREAD_OUTCOME), F.col("class") == AuditClass.MISSING.value
+    rows = read_tables(REQUESTS, [folder(audit, REQUESTS, part) for part in (parts or (None,))])
+    rows = rows.withColumn("file", F.col("_metadata.file_path"))  # in order of the parts
+    is_known = F.expr("known.origin = unread.origin AND known.file > unread.file")
+    unread = rows.where(is_unread & ~is_missing).alias("unread")
+    unjudged = unread.join(rows.alias("known"), is_known, "left_anti").drop("file")
+    lost = last.where(is_missing).unionByName(unjudged).where(F.col("topic") == arguments.timer_topic)
     timers = lost.where((F.col("kind") != "copy") & F.col("due_ms").isNotNull() & F.col("target").isNotNull())
     told = ("origin", "partition", "offset", "requested_ms", "due_ms", "expire_ms", "target", "ended_by")
     return timers.select(*told, is_unread.alias("is_unread"))
@@ -117,7 +123,8 @@ def _with_reasons(asked: DataFrame, cluster: Cluster, arguments: BackfillArgumen
     since_ms = asked.agg(F.min("requested_ms")).collect()[0][0]
     spans = cluster.stable_spans([journal_topic], from_ms=max(0, (since_ms or 0) - SKEW_MS))
     journal = read_records(arguments.access, spans if since_ms is not None else [])
-    return with_reasons(asked, journal, progress)
+    is_own = F.col("key").isNull() | (F.col("key") == F.lit(writer_key(arguments.group, timer_topic)))
+    return with_reasons(asked, journal.where(is_own), progress)
 
 
 def _bodies(chosen: DataFrame, bounds: Sequence[Row], cluster: Cluster, arguments: BackfillArguments) -> DataFrame:

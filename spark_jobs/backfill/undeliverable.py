@@ -7,6 +7,7 @@
     origin 8, 3                   held, or a copy in flight                                         held, rolling
     origin 6, expected 4200       its key is in the backlog of its target                           held
     origin 5                      a cancel ended it, which always wins                              ended
+    origin 4                      the journal was deleted, or is another's: it may be held          no-journal
 
 The key of a copy has its due time from the journal, or the copy's own time, which is at most that of the journal record
 that lists it as landed. A paused timer waits in the year 33658. The key of a timer that is or was rolled may have any
@@ -93,6 +94,9 @@ class SettledTimers:
             return "no-progress"
         if offset >= self._progress.next_offset:
             return "unread"
+        first = max(offset, self._progress.low_offset)  # what is settled and whole may have left the journal
+        if first < self._progress.next_offset and self._decisions.rules_from(first)[0] is None:
+            return "no-journal"
         told = {"ended": self._ended, "refused": self._decisions.refused, "held": self._decisions.held}
         for why, origins in (told | {"rolling": self._rolling}).items():
             if offset in origins:

@@ -37,6 +37,7 @@ from spark_jobs.kafka.resend import MarkReader
 from spark_jobs.platform import files
 from spark_jobs.platform.files import Location
 from spark_jobs.platform.flags import FormerTopic, JobArguments, JobParser, Option, Setting, location, switch
+from spark_jobs.platform.lock import folder_lock
 from spark_jobs.platform.session import job_session
 
 _VERSION = 2
@@ -82,7 +83,8 @@ def run_import(arguments: ImportArguments) -> ImportResult:
     cluster = Cluster(arguments.access)
     cluster.require_topic(arguments.timer_topic)
     with job_session("import", arguments.out, arguments) as spark:
-        name = _stage(cluster, arguments)
+        with folder_lock(arguments.out):
+            name = _stage(cluster, arguments)
         staged = spark.read.parquet(str(arguments.out / _STAGED_FOLDER))
         sent, failed = (0, 0) if arguments.dry_run else _send(staged, cluster, arguments, name)
         rejected = spark.read.text(str(arguments.out / _REJECTS)).count()
@@ -120,8 +122,8 @@ def _stage(cluster: Cluster, arguments: ImportArguments) -> str:
             bad.select("reason", "row").write.mode("overwrite").json(str(arguments.out / _REJECTS))
         finally:
             staging.unpersist()
-    files.write(told, json.dumps({"name": uuid4().hex, **asked}).encode())
-    return str(json.loads(files.read(told) or b"")["name"])  # another run on OUT may have written it since
+    files.write(told, json.dumps({"name": (name := uuid4().hex), **asked}).encode())
+    return name
 
 
 def _send(staged: DataFrame, cluster: Cluster, arguments: ImportArguments, name: str) -> tuple[int, int]:

@@ -69,7 +69,8 @@ class ColumnMapping:
         for name, _ in found.headers:
             if "\0" in name:
                 raise InvalidRowError(f"header {name!r} has a NUL, where Kafka clients cut its name: leave the NUL out")
-        rules = Rules(max_delay_ms=self.max_delay_ms, roll_window_ms=1, passed_on=frozenset())
+        passed_on = None if is_exported else frozenset[str]()  # the next bridge judges what one has accepted
+        rules = Rules(max_delay_ms=self.max_delay_ms, roll_window_ms=1, passed_on=passed_on)
         asked = parse(found.headers, now_ms, rules)
         if isinstance(asked, Refusal):
             raise InvalidRowError(f"{asked.code}: {asked.detail}")

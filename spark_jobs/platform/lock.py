@@ -1,4 +1,4 @@
-"""Lock of an output folder: two audits at once would mix the evidence of one with the spans of the other.
+"""Lock of an output folder: two audits at once would mix evidence and spans, two imports would both send.
 
 OUT/lock has the owner and a time, which the owner renews. The lock of a process that has ended on this machine is taken
 over at once, another one when it has not been renewed for LEASE_MS. Limits: docs/audit.md.
@@ -30,11 +30,11 @@ _PROCESS = str(uuid4())
 
 @contextmanager
 def folder_lock(out: Location, now_ms: int | None = None) -> Iterator[DemandHeld]:
-    """Lock the folder; yield what to call before each commit. Both raise JobFailedError if another audit has it."""
+    """Lock the folder; yield what to call before each commit. Both raise JobFailedError if another run has it."""
 
     def demand_held() -> None:
         if not _is_mine(at, mine):
-            raise JobFailedError(f"another audit has taken over --out {out}: this one was suspended for too long")
+            raise JobFailedError(f"another run has taken over --out {out}: this one was suspended for too long")
 
     at, now_ms = out / "lock", int(time.time() * 1000) if now_ms is None else now_ms
     mine = {"host": socket.gethostname(), "pid": os.getpid(), "process": _PROCESS, "lock": str(uuid4())}
@@ -43,7 +43,7 @@ def folder_lock(out: Location, now_ms: int | None = None) -> Iterator[DemandHeld
         held = _owner(at) or {"host": "?", "pid": "?", "renewed_ms": files.changed_ms(out, "lock").get("lock", 0)}
         if _is_live(held, now_ms):
             owner = f"{held['host']}, process {held['pid']}"
-            raise JobFailedError(f"another audit is at work in --out {out} ({owner}): let it end first")
+            raise JobFailedError(f"another run is at work in --out {out} ({owner}): let it end first")
         files.write(at, _data(mine, now_ms))
     ended = threading.Event()
     renewing = threading.Thread(target=_renew, args=(at, mine, ended), daemon=True)

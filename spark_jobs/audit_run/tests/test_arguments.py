@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,18 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kafka_timer.levels import DEFAULT_MS
+from schemas.audit_state import SPANS
 from spark_jobs.audit import main
 from spark_jobs.audit_run import waivers
 from spark_jobs.audit_run.arguments import AuditArguments, iso, parse
+from spark_jobs.audit_run.audit_folder import Kind, open_folder
 from spark_jobs.audit_run.read_plan import allowed_topics
+from spark_jobs.backfill.arguments import BackfillArguments
 from spark_jobs.backfill.arguments import parse as parse_backfill
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.files import make_folder, make_local_folder
+from spark_jobs.platform.tables import write_rows
 
 
 @pytest.mark.parametrize(
@@ -247,6 +252,23 @@ def test_a_folder_of_one_kind_of_audit_is_not_taken_by_another(
     for kind in kinds:
         with nullcontext() if told is None else pytest.raises(UsageError, match=told):
             AuditArguments(access=KafkaAccess("localhost:9092"), out=tmp_path, **kind).demand_fitting_folder()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("kind", ["daily", "stream"])
+def test_a_folder_of_one_timer_topic_is_not_taken_for_another(kind: Kind, tmp_path: Path, spark: SparkSession) -> None:
+    """Its requests would count as deliveries; a backfill would find nothing missing."""
+    open_folder(tmp_path, kind)
+    span = {"topic": "timer.bills", "partition": 0, "first": 0, "end": 0, "from_log_start": True, "since_ms": 0}
+    write_rows(tmp_path, SPANS, "day=2026-01-01" + ("/batch=000000001" if kind == "stream" else ""), [span])
+    access = KafkaAccess("localhost:9092")
+    audit = AuditArguments(access=access, out=tmp_path, daily=kind == "daily", stream=kind == "stream")
+    backfill = BackfillArguments(access=access, audit=tmp_path, out=tmp_path)
+    for demand in (audit.demand_fitting_folder, backfill.demand_fitting_folders):
+        with pytest.raises(UsageError, match=r"holds no audit of timer\.requests: give --timer-topic"):
+            demand()
+    replace(audit, timer_topic="timer.bills").demand_fitting_folder()
+    replace(backfill, timer_topic="timer.bills").demand_fitting_folders()
 
 
 WAIVERS = """origin,reason,until

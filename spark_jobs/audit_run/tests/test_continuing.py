@@ -158,7 +158,7 @@ def test_an_archive_of_a_topic_that_was_created_again_is_refused(archive: Path, 
 
 
 def test_the_second_of_two_audits_in_one_folder_is_refused(tmp_path: Path) -> None:
-    told = pytest.raises(JobFailedError, match=f"another audit is at work in --out {tmp_path}")
+    told = pytest.raises(JobFailedError, match=f"another run is at work in --out {tmp_path}")
     with folder_lock(tmp_path), told, folder_lock(tmp_path):
         pass
     with folder_lock(tmp_path):
@@ -198,7 +198,7 @@ def test_a_lock_that_is_not_written_yet_is_held(tmp_path: Path) -> None:
 
 def test_a_lock_that_another_audit_has_taken_over_is_told_and_stays(tmp_path: Path) -> None:
     other = b'{"lock": "other"}'
-    with pytest.raises(JobFailedError, match="another audit has taken over --out"), folder_lock(tmp_path):
+    with pytest.raises(JobFailedError, match="another run has taken over --out"), folder_lock(tmp_path):
         (tmp_path / "lock").write_bytes(other)
     assert (tmp_path / "lock").read_bytes() == other
 

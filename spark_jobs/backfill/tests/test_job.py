@@ -12,8 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from schemas.audit_state import OPEN_VERDICTS, SPANS
 from schemas.resent import Job, MarkTopics
 from schemas.tables import REQUESTS
+from spark_jobs.audit_run.audit_folder import Kind, open_folder
 from spark_jobs.audit_run.positions import ReadPosition
 from spark_jobs.backfill import job as backfill
 from spark_jobs.backfill.arguments import BackfillArguments
@@ -22,6 +24,7 @@ from spark_jobs.backfill.outcomes import marked, unreliable_topics, with_outcome
 from spark_jobs.backfill.publish import BODIES
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
+from spark_jobs.platform.tables import write_rows
 from spark_jobs.tests.fake_cluster import FakeCluster
 
 pytestmark = pytest.mark.spark
@@ -123,6 +126,24 @@ def test_what_ended_a_timer_or_may_have_delivered_it_is_known_from_the_audit(
     arguments = BackfillArguments(access=KafkaAccess("localhost:9092"), audit=tmp_path, out=tmp_path)
     found = missing(arguments).select("origin", "ended_by", "is_unread").collect()
     assert sorted(map(tuple, found)) == [("t/0/1", "t/0/2", False), ("t/0/3", None, True), ("t/0/4", None, True)]
+
+
+@pytest.mark.parametrize("kind", ["daily", "stream"])
+def test_what_was_unread_in_an_earlier_part_is_known_until_a_later_one_has_it(
+    spark: SparkSession, tmp_path: Path, kind: Kind
+) -> None:
+    open_folder(tmp_path, kind)
+    parts = [f"day=2026-01-0{n}" if kind == "daily" else f"day=2026-01-01/batch={n:09d}" for n in (1, 2)]
+    unread = {"topic": "timer.requests", "partition": 0, "class": "unjudged", "proof": "unread-outcome", "due_ms": 5}
+    unread |= {"kind": "schedule", "target": "orders"}
+    rows: list[list[dict[str, object]]]
+    rows = [[unread | {"origin": f"t/0/{n}", "offset": n} for n in (1, 2)], [{"origin": "t/0/2", "class": "delivered"}]]
+    for part, told in zip(parts, rows, strict=True):
+        write_rows(tmp_path, REQUESTS, part, told)
+        write_rows(tmp_path, OPEN_VERDICTS, part, [])
+        write_rows(tmp_path, SPANS, part, [])
+    arguments = BackfillArguments(access=KafkaAccess("localhost:9092"), audit=tmp_path, out=tmp_path)
+    assert [tuple(row) for row in missing(arguments).select("origin", "is_unread").collect()] == [("t/0/1", True)]
 
 
 WAITS = pa.schema([*list(BODIES)[:7], ("ended_by", pa.string()), ("is_unread", pa.bool_()), ("waits", pa.string())])

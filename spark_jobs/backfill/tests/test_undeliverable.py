@@ -91,13 +91,19 @@ def landed(at_ms: int) -> list[Written]:
 CASES: dict[str, tuple[Progress | None, Sequence[Written], dict[Asked, str | None]]] = {
     "the rule": (
         PROGRESS,
-        [],
+        [record()],
         {
             **dict.fromkeys((Asked(8, 4_999), Asked(50, 5_000), Asked(99, 0))),
             **dict.fromkeys((Asked(51, 5_000), Asked(7, 5_001)), "live"),
             Asked(100, 0): "unread",
         },
     ),
+    "without the journal since the first pending request nothing is": (
+        PROGRESS,
+        [record(61)],
+        {Asked(8, 0): "no-journal", Asked(60, 0): "no-journal", Asked(61, 0): None, Asked(100, 0): "unread"},
+    ),
+    "settled requests may have left the journal": (Progress(100, Key(5_000, 50), 100), [], {Asked(8, 0): None}),
     "without progress nothing is settled": (None, [], {Asked(0, 0): "no-progress"}),
     "the journal overrides the rule": (
         PROGRESS,

@@ -112,6 +112,12 @@ def test_an_export_needs_no_mapping_and_leaves_other_spellings_behind() -> None:
     assert found == (b"k", None, [*OURS, ("timer-partition", b"3"), *foreign])
 
 
+def test_an_export_keeps_headers_that_its_bridge_has_passed_on() -> None:
+    assert ("timer-tenant", b"a") in moved([*OURS[:2], ("timer-tenant", b"a")]).headers
+    with pytest.raises(InvalidRowError, match="timer-tenant"):
+        MAPPED.request(row(extra=[("timer-tenant", b"a")]), NOW_MS)
+
+
 def test_what_an_export_says_itself_is_refused() -> None:
     exported: dict[str, Any] = dict.fromkeys(EXPORTED)
     with pytest.raises(InvalidRowError, match="leave --set out"):
