@@ -268,7 +268,7 @@ class BridgeRunner:
                 control=ControlState(operators, settings.timer_topics()),
                 status=self._shared.status,
                 metrics=self._shared.metrics,
-                standbys=self._standbys(recoverer, settings.standby_cpu_percent) if settings.standby else None,
+                standbys=self._standbys(recoverer) if settings.standby else None,
             )
             ends.callback(bridge.stop)
             self._turn_until_stopped(bridge, checks)
@@ -280,13 +280,14 @@ class BridgeRunner:
             self._connection, self._journals, self._folder, options, set_up_logs, settings.workers
         )
 
-    def _standbys(self, recoverer: BackgroundRecoverer, cpu_percent: int) -> Standbys:
+    def _standbys(self, recoverer: BackgroundRecoverer, cpu_share: float | None = None) -> Standbys:
         partitions = [
             TimerPartition(topic, number)
             for topic in self._settings.timer_topics()
             for number in range(self._growth.options.of(topic).partitions or 0)
         ]
-        refresh = partial(recoverer.refresh, cpu_share=cpu_percent / 100)
+        own_share = self._settings.standby_cpu_percent / 100 / self._settings.workers
+        refresh = partial(recoverer.refresh, cpu_share=cpu_share or own_share)
         return Standbys(SystemClock(), self._shared.status, refresh, partitions)
 
     def _warm_up(self, takeover: Takeover) -> None:
@@ -304,7 +305,7 @@ class BridgeRunner:
             time.sleep(_REFRESH_LOOK_S)
 
         with closing(self._recoverer(self._growth.options)) as recoverer:
-            self._standbys(recoverer, 100).warm_up(is_served, rest)
+            self._standbys(recoverer, 1.0).warm_up(is_served, rest)
 
     def _turn_until_stopped(self, bridge: Bridge, checks: BackgroundChecks) -> None:
         is_announced = False

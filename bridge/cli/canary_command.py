@@ -150,7 +150,7 @@ def canary(
     if once:
         if bird.last_lateness_ms is not None:
             typer.echo(json.dumps({"event": "arrived", "lateness_ms": bird.last_lateness_ms}))
-        raise typer.Exit(LOST_EXIT_CODE if lost else 0)
+        raise typer.Exit(LOST_EXIT_CODE if lost else int(bird.last_lateness_ms is None))
 
 
 def _run(bird: Canary, timers: TimerProducer, consumer: Any, every_ms: int | None, ended: threading.Event) -> int:

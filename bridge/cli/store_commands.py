@@ -93,7 +93,7 @@ def verify(folder: Folder, as_json: AsJson = False, force_read: ForceRead = Fals
     if as_json:
         typer.echo(json.dumps({"stores": reports}, indent=2))
     if any(one.get("fault") for one in reports):
-        text = "Nothing is lost: remove the store's folder, and the next start of the bridge rebuilds it from Kafka."
+        text = "The next start of the bridge repairs it, also from Kafka. Keep the folder: Kafka may lack its timers."
         typer.echo(text, err=True)
         raise typer.Exit(1)
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from bridge.config.kafka_config import RESERVED, Connection
-from bridge.config.topic_requirements import TopicState, fetch_limits
+from bridge.config.topic_requirements import FETCH_SIZES, TopicState, fetch_limits
 from bridge.config.topic_settings import (
     Duration,
     Limit,
@@ -223,6 +223,8 @@ class Settings(BaseModel):
             )
         for name in self.kafka.keys() & RESERVED.keys():
             raise ValueError(f"kafka: {name} may not be set: {RESERVED[name]}")
+        for name in self.kafka.keys() & FETCH_SIZES if self.compressed_requests == "allow" else ():
+            raise ValueError(f"kafka: {name} may not be set with compressed_requests = allow: it bounds each read")
         return self
 
     @property

@@ -55,6 +55,10 @@ class TopicState(NamedTuple):
     max_message_bytes: int
 
 
+FETCH_SIZES = ("fetch.max.bytes", "fetch.message.max.bytes", "max.partition.fetch.bytes", "receive.message.max.bytes")
+"""librdkafka's sizes of a fetch; two of them are names of one."""
+
+
 def fetch_limits(max_message_bytes: int, *, is_compressed: bool) -> dict[str, str]:
     """Return librdkafka settings that bound what a reader of timer topics holds, decompressed.
 

@@ -38,8 +38,7 @@ _MEMBER = {
     # One queue holds the records of all partitions, in order of arrival: a flood of one goes before requests of others.
     "queued.min.messages": 2_000,
     "fetch.message.max.bytes": 256 << 10,
-    # Requests of many senders come together, instead of a fetch for each batch: less CPU, here and in brokers.
-    # One partition must be able to fill a fetch.
+    # Else each batch of a sender ends a fetch, which costs CPU here and in brokers. One partition can fill a fetch.
     "fetch.min.bytes": 128 << 10,
     "fetch.wait.max.ms": 50,
     # New partitions of a timer topic are read after this, not after 5 minutes.

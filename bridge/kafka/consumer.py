@@ -63,30 +63,13 @@ def _sleep(seconds: float) -> None:
         time.sleep(seconds)
 
 
-class PollPacer:
-    """Paces turns, so that what arrives or falls due meanwhile shares a transaction.
-
-    requests   . .. . .  ... .  .     a turn for each: 2 ms of CPU with four partitions, for any number of records
-    paced      |--------|--------|    first request after a pause: at once; timers leave at most one interval late
-    """
-
-    def __init__(self, least_s: float) -> None:
-        self._least_s = least_s
-        self._began_s = -math.inf
-
-    def wait(self, most_s: float = math.inf) -> None:
-        """Wait until the interval since the last return has passed, at most `most_s` after it."""
-        _sleep(self._began_s + min(self._least_s, most_s) - time.monotonic())
-        self._began_s = time.monotonic()
-
-
 class ConfluentSource:
     """Implements bridge.ports.Source."""
 
     def __init__(self, connection: Connection, topics: list[str], retrier: Retrier, pace_s: float = 0) -> None:
         """pace_s: shortest time between the ends of two polls, if no work waits."""
         self._retrier = retrier
-        self._pace = PollPacer(pace_s)
+        self._pace_s, self._ended_s = pace_s, -math.inf
         self._ownership = Ownership()
         self._owned: set[TimerPartition] = set()
         self._membership_guard = MembershipGuard()
@@ -110,13 +93,13 @@ class ConfluentSource:
         self, timeout_ms: int, max_records: int, paused: Set[TimerPartition] = frozenset(), *, is_busy: bool = False
     ) -> Polled:
         self._apply_pauses(paused)
-        most_s = BUSY_INTERVAL_S if is_busy or self._has_unread or self._is_woken else math.inf
+        pace_s = min(self._pace_s, BUSY_INTERVAL_S) if is_busy or self._has_unread or self._is_woken else self._pace_s
         if not max_records:
             _sleep(timeout_ms / 1000)
-            self._pace.wait(most_s)
+            self._wait(pace_s)
             return self._polled({}, has_read=False)
         first = self._first(timeout_ms / 1000)
-        self._pace.wait(most_s)
+        self._wait(pace_s)
         records, is_all = self._read(first, max_records)
         self._has_unread = not is_all
         # Callbacks were served: the group metadata stays valid until they are served again.
@@ -150,6 +133,11 @@ class ConfluentSource:
         self._consumer.close()
 
     # -- reading
+
+    def _wait(self, pace_s: float) -> None:
+        """Wait until this has passed since the last turn's poll, so that what comes meanwhile shares a transaction."""
+        _sleep(self._ended_s + pace_s - time.monotonic())
+        self._ended_s = time.monotonic()
 
     def _apply_pauses(self, paused: Set[TimerPartition]) -> None:
         paused = paused & self._next.keys()

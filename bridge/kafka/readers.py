@@ -145,7 +145,9 @@ def read_together(
                 continue
             if message.error() is None and message.offset() < left[place]:
                 read[place].append(message)
-                size_bytes -= len(message.value() or b"") + HEADER_BYTES * len(decoded_headers(message))
+                headers = decoded_headers(message)
+                size_bytes -= len(message.key() or b"") + len(message.value() or b"") + HEADER_BYTES * len(headers)
+                size_bytes -= sum(len(name) + len(value or b"") for name, value in headers)
             if is_whole is not None:
                 del left[place]
                 consumer.pause([TopicPartition(*place)])

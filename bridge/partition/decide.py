@@ -196,7 +196,7 @@ class BatchIntake(BatchChanges):
         except LongNameError as wrong:
             self._refuse(record, Refusal("bad-header", f"{wrong}: shorten it"))
             return
-        if self._counts_bytes and frame_size(body) > self._bytes_left + self.stored_bytes(ask.id):
+        if self._counts_bytes and frame_size(body) > max(0, self._bytes_left) + self.stored_bytes(ask.id):
             self._refuse(record, BEYOND_BYTES)
             return
         if ask.id is not None and not self._end("replaced", record, ask.id) and ask.replaces:

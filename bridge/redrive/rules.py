@@ -91,13 +91,13 @@ def request_of(record: Record, code: str) -> KeyAndHeaders:
 
     A copy that the journal does not know (progress was adopted since, or it is forged) would be refused again, so it is
     sent as a request. On a `bad-header` these headers are the sender's, so they stay. The number of an occurrence is
-    removed too: its request is for this one alone.
+    removed too, and its id: its request is for this one alone, and by the id it would replace the others.
     """
     kept = list(record.headers[: -len(_REASON)])
     if code == "bad-header":
         return record.key, kept
     if kept and kept[-1][0] == names.OCCURRENCE:
-        del kept[-1]
+        kept = [header for header in kept[:-1] if header[0] != names.ID]
     if [name for name, _ in kept[-2:]] == [names.ORIGIN, names.ROLLS]:
         del kept[-2:]
     return sendable(record.key, kept)

@@ -99,7 +99,7 @@ def test_verify_names_the_place_of_a_fault_and_checks_the_other_stores(data_dir:
         assert result.exit_code == 1
         assert "timer.requests/0: FAULT: timer/" in result.stderr
         assert "no frame for it: body" in result.stderr
-        assert "Nothing is lost" in result.stderr
+        assert "Keep the folder" in result.stderr, "Kafka may no longer have its requests"
         assert ("timer.requests/1" in result.stdout) == (folder != store)
     result = run("verify", data_dir, "--json")
     first, second = json.loads(result.stdout)["stores"]

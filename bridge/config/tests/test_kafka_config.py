@@ -6,7 +6,7 @@ import pytest
 
 from bridge.config.kafka_config import RESERVED, Connection
 from bridge.config.settings import load
-from bridge.config.topic_requirements import fetch_limits
+from bridge.config.topic_requirements import FETCH_SIZES, fetch_limits
 from bridge.errors import SettingsError
 from bridge.kafka import ConfluentTopics, Retrier
 from bridge.kafka import client_config as clients
@@ -15,7 +15,6 @@ from kafka_timer import TimerProducer
 SECRET = "s3cr3t-word"
 SECURITY = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.password": SECRET}
 SERVERS = {"bootstrap_servers": "here:9092"}
-_FETCH_SIZES = {"fetch.message.max.bytes", "max.partition.fetch.bytes", "fetch.min.bytes"}
 
 
 def test_file_environment_and_flags_are_merged_by_name(tmp_path: Path) -> None:
@@ -82,8 +81,16 @@ def test_each_client_gets_the_settings_and_what_only_it_needs(protocol: str) -> 
 def test_a_member_fetches_one_batch_at_a_time_where_batches_may_be_compressed() -> None:
     """Many small batches could become gigabytes. librdkafka has two names for the limit, of which the last wins."""
     config = clients.group_member(Connection("here:1", fetched=fetch_limits(1 << 20, is_compressed=True)))
-    sizes = {name: int(value) for name, value in config.items() if name in _FETCH_SIZES}
-    assert sizes == {"fetch.message.max.bytes": 1, "fetch.min.bytes": 1}
+    sizes = {name: int(value) for name, value in config.items() if name == "fetch.min.bytes" or name in FETCH_SIZES}
+    assert (sizes["fetch.message.max.bytes"], sizes["fetch.min.bytes"], len(sizes)) == (1, 1, 4)
+
+
+@pytest.mark.parametrize("name", sorted(FETCH_SIZES))
+def test_what_bounds_a_read_of_compressed_records_may_not_be_set(name: str) -> None:
+    flags = SERVERS | {"kafka": {name: "1000000000"}}
+    assert load(flags, {}, None).kafka[name] == "1000000000"
+    with pytest.raises(SettingsError, match=f"{name} may not be set with compressed_requests = allow"):
+        load(flags | {"compressed_requests": "allow"}, {}, None)
 
 
 def test_settings_under_kafka_override_ours() -> None:

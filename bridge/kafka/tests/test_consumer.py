@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, TopicPartition
 
 from bridge.config.kafka_config import Connection
 from bridge.errors import BridgeError, FencedError, InstanceIdInUseError, MembershipLostError
-from bridge.kafka.consumer import HEADER_BYTES, MOST_HELD_BYTES, ConfluentSource, PollPacer
+from bridge.kafka.consumer import HEADER_BYTES, MOST_HELD_BYTES, ConfluentSource
 from bridge.kafka.retry import Retrier
 from bridge.kafka.tests.fake_clients import (
     BAD_COMPRESSION,
@@ -157,15 +157,6 @@ def test_an_assignment_that_a_close_reports_is_ignored(make: Make, monkeypatch: 
 @pytest.fixture
 def keeper(monkeypatch: pytest.MonkeyPatch) -> Timekeeper:
     return Timekeeper(monkeypatch)
-
-
-def test_a_turn_that_comes_too_soon_waits_for_the_rest_of_the_interval(keeper: Timekeeper) -> None:
-    pace, ends = PollPacer(0.25), []
-    for later_s in (0.0, 0.25, 0.125, 0.0):
-        keeper.pass_time(later_s)
-        pace.wait()
-        ends.append(keeper.now_s)
-    assert ends == [1000.0, 1000.25, 1000.5, 1000.75]
 
 
 def test_a_turn_waits_less_while_other_work_waits(make: Make, keeper: Timekeeper) -> None:

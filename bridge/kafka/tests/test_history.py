@@ -270,7 +270,7 @@ def test_what_an_opening_reads_is_read_ahead(ahead: Ahead, admin: FakeAdmin, end
         [fetched(3), fetched(4, BAD_COMPRESSION)],
         [fetched(3), fetched(5, AT_THE_END)],
         [fetched(3), fetched(4, headers=[("a", b"")] * 1025)],
-        [fetched(3)],
+        [fetched(3, headers=[("a", bytes(500))])],
     ],
 )
 def test_what_cannot_be_read_ahead_to_its_end_is_read_alone(
@@ -278,7 +278,7 @@ def test_what_cannot_be_read_ahead_to_its_end_is_read_alone(
 ) -> None:
     """Retention has taken some, it is undecodable, undecided, or large; or there is no memory for one more."""
     if len(records) == 1:
-        monkeypatch.setattr("bridge.kafka.history.MOST_HELD_BYTES", 1)
+        monkeypatch.setattr("bridge.kafka.history.MOST_HELD_BYTES", 500)
     history, consumer = ahead(records)
     assert offsets(history.requests(PLACE, 3, 6)) == [3, 4, 5]
     assert consumer.begun == [3, 3]

@@ -214,6 +214,19 @@ def test_a_rejected_occurrence_does_not_end_the_series(missed: str) -> None:
     assert world.receipts("accepted") == [("rejected", 0), ("rejected", 0), ("delivered", 0)]
 
 
+def test_a_redrive_of_an_occurrence_does_not_replace_the_others_by_its_id() -> None:
+    world = World()
+    send(world, id_="x", topic="nowhere", every_ms="3000", count="3", missed="all")
+    world.bridge.run(3500)
+    world.kafka.create("nowhere")
+    [entry] = world.kafka.read("timer.rejected")
+    key, headers = request_of(entry, "unknown-topic")  # type: ignore[arg-type]
+    world.kafka.produce(TIMERS, entry.value, key=key, headers=headers)
+    world.bridge.run(20 * SECOND)
+    numbers = [dict(entry.headers).get("timer-occurrence") for entry in world.kafka.read("nowhere")]
+    assert numbers == [None, b"2", b"3"]
+
+
 def test_a_redrive_sends_one_occurrence_and_no_second_series() -> None:
     world = World()
     send(world, id_="x", topic="nowhere", every_ms="3000", count="2", missed="all")

@@ -276,6 +276,17 @@ def test_max_request_bytes_limits_its_own_topic_alone() -> None:
     assert b"max_request_bytes is 100B: shorten it" in told
 
 
+def test_a_replacement_that_fits_into_the_bytes_of_its_timer_is_taken_above_the_limit() -> None:
+    world = World(main=small(max_pending_bytes=10_000))
+    for id_ in "abc":
+        world.send(id_ * 500, id_=id_)
+    world.pass_time(ms=20)
+    world.start(main=small(max_pending_bytes=1000))
+    world.send("d" * 100, id_="a")
+    world.pass_time(ms=500)
+    assert (world.rejected(), sorted(world.delivered())) == ([], ["b" * 500, "c" * 500, "d" * 100])
+
+
 @pytest.mark.parametrize("apart", [False, True])
 def test_max_pending_bytes_refuses_requests_and_cancels_make_room(apart: bool) -> None:  # noqa: FBT001
     """The result is the same in one batch or one by one."""
