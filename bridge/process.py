@@ -257,6 +257,7 @@ class BridgeRunner:
             history = ends.enter_context(closing(ConfluentHistory(connection, journals, retrier, LIMIT_S, take_over)))
             operators = ends.enter_context(closing(ConfluentControl(connection, settings.control_topic, retrier)))
             recoverer = ends.enter_context(closing(self._recoverer(options)))
+            cpu_share = settings.standby_cpu_percent / 100 / settings.workers
             self._stop.bridge = bridge = Bridge(
                 clock=SystemClock(),
                 source=ConfluentSource(announced, list(journals), retrier, pace_s=settings.pace_s),
@@ -268,7 +269,7 @@ class BridgeRunner:
                 control=ControlState(operators, settings.timer_topics()),
                 status=self._shared.status,
                 metrics=self._shared.metrics,
-                standbys=self._standbys(recoverer) if settings.standby else None,
+                standbys=self._standbys(recoverer, cpu_share) if settings.standby else None,
             )
             ends.callback(bridge.stop)
             self._turn_until_stopped(bridge, checks)
@@ -280,14 +281,13 @@ class BridgeRunner:
             self._connection, self._journals, self._folder, options, set_up_logs, settings.workers
         )
 
-    def _standbys(self, recoverer: BackgroundRecoverer, cpu_share: float | None = None) -> Standbys:
+    def _standbys(self, recoverer: BackgroundRecoverer, cpu_share: float) -> Standbys:
         partitions = [
             TimerPartition(topic, number)
             for topic in self._settings.timer_topics()
             for number in range(self._growth.options.of(topic).partitions or 0)
         ]
-        own_share = self._settings.standby_cpu_percent / 100 / self._settings.workers
-        refresh = partial(recoverer.refresh, cpu_share=cpu_share or own_share)
+        refresh = partial(recoverer.refresh, cpu_share=cpu_share)
         return Standbys(SystemClock(), self._shared.status, refresh, partitions)
 
     def _warm_up(self, takeover: Takeover) -> None:

@@ -257,7 +257,7 @@ class Settings(BaseModel):
 
     @property
     def pace_s(self) -> float:
-        """Shortest time between two turns. The rest of lateness_target is for the transaction."""
+        """Shortest time between two turns. The rest of lateness_target, 5 ms at most, is for the transaction."""
         return (self.lateness_target - min(5, 0.2 * self.lateness_target)) / 1000
 
     def timer_topics(self) -> dict[str, TopicSettings]:

@@ -169,7 +169,7 @@ class AuditArguments(JobArguments):
         kind, given = audit_folder.kind_of(self.out), "stream" if self.stream else "daily" if self.daily else None
         if kind is not None and kind != given:
             raise UsageError(f"--out {self.out} holds {_HELD[kind]}")
-        for part in audit_folder.all_parts(self.out)[-1:]:
+        for part in audit_folder.done_parts(self.out)[-1:]:
             demand_own(read_positions(self.out, part), self.timer_topic, f"--out {self.out}")
 
 

@@ -96,8 +96,8 @@ def _backfill(cluster: Cluster, arguments: BackfillArguments) -> dict[str, int]:
 def missing(arguments: BackfillArguments) -> DataFrame:
     """Return the timers that are missing, or unjudged only as their outcome may be unread. `is_unread`: it may be.
 
-    By the last complete day of a daily audit, which repeats what is missing; of a stream by the open verdicts. What is
-    unjudged is in no later part, unless more is known of it.
+    The last day of a daily audit, or the open verdicts of a stream, repeat the missing ones. A later part repeats an
+    unjudged one only if it knows more of it.
     """
     audit, parts = arguments.audit, all_parts(arguments.audit)
     last = read_table(audit, OPEN_VERDICTS if kind_of(audit) == "stream" else REQUESTS, parts[-1] if parts else None)

@@ -94,7 +94,7 @@ class SettledTimers:
             return "no-progress"
         if offset >= self._progress.next_offset:
             return "unread"
-        first = max(offset, self._progress.low_offset)  # what is settled and whole may have left the journal
+        first = max(offset, self._progress.low_offset)  # below it nothing waits: the journal may be gone
         if first < self._progress.next_offset and self._decisions.rules_from(first)[0] is None:
             return "no-journal"
         told = {"ended": self._ended, "refused": self._decisions.refused, "held": self._decisions.held}

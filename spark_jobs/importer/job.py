@@ -37,7 +37,7 @@ from spark_jobs.kafka.resend import MarkReader
 from spark_jobs.platform import files
 from spark_jobs.platform.files import Location
 from spark_jobs.platform.flags import FormerTopic, JobArguments, JobParser, Option, Setting, location, switch
-from spark_jobs.platform.lock import folder_lock
+from spark_jobs.platform.lock import DemandHeld, folder_lock
 from spark_jobs.platform.session import job_session
 
 _VERSION = 2
@@ -83,15 +83,15 @@ def run_import(arguments: ImportArguments) -> ImportResult:
     cluster = Cluster(arguments.access)
     cluster.require_topic(arguments.timer_topic)
     with job_session("import", arguments.out, arguments) as spark:
-        with folder_lock(arguments.out):
-            name = _stage(cluster, arguments)
+        with folder_lock(arguments.out) as demand_held:
+            name = _stage(cluster, arguments, demand_held)
         staged = spark.read.parquet(str(arguments.out / _STAGED_FOLDER))
         sent, failed = (0, 0) if arguments.dry_run else _send(staged, cluster, arguments, name)
         rejected = spark.read.text(str(arguments.out / _REJECTS)).count()
         return ImportResult(staged.count(), rejected, sent, failed)
 
 
-def _stage(cluster: Cluster, arguments: ImportArguments) -> str:
+def _stage(cluster: Cluster, arguments: ImportArguments, demand_held: DemandHeld) -> str:
     """Stage the requests, unless an earlier run has, and return the name of this import."""
     told = arguments.out / "import.json"
     mapped = arguments.mapped
@@ -122,7 +122,9 @@ def _stage(cluster: Cluster, arguments: ImportArguments) -> str:
             bad.select("reason", "row").write.mode("overwrite").json(str(arguments.out / _REJECTS))
         finally:
             staging.unpersist()
-    files.write(told, json.dumps({"name": (name := uuid4().hex), **asked}).encode())
+    demand_held()
+    name = uuid4().hex
+    files.write(told, json.dumps({"name": name, **asked}).encode())
     return name
 
 

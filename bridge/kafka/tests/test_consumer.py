@@ -159,6 +159,15 @@ def keeper(monkeypatch: pytest.MonkeyPatch) -> Timekeeper:
     return Timekeeper(monkeypatch)
 
 
+def test_a_turn_that_comes_too_soon_waits_for_the_rest_of_the_interval(make: Make, keeper: Timekeeper) -> None:
+    source, ends = make(pace_s=0.25)[0], []
+    for later_s in (0.0, 0.25, 0.125, 0.0):
+        keeper.pass_time(later_s)
+        source.poll(0, 10)
+        ends.append(keeper.now_s)
+    assert ends == [1000.0, 1000.25, 1000.5, 1000.75]
+
+
 def test_a_turn_waits_less_while_other_work_waits(make: Make, keeper: Timekeeper) -> None:
     source, consumer = make(pace_s=0.25)
     consumer.pass_time = keeper.pass_time
